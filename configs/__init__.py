@@ -1,0 +1,1 @@
+"""The Hydra tree and how it becomes typed, checked configuration."""

@@ -1,0 +1,1 @@
+"""Environments: the domain contract, its types, the registry, sandboxes and families."""

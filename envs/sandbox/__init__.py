@@ -1,0 +1,1 @@
+"""Sandboxes: ``base`` is the interface, one file per backend."""

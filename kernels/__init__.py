@@ -1,0 +1,1 @@
+"""Operations: one folder each, with ``reference.py`` as the truth."""

@@ -1,0 +1,1 @@
+"""Verdicts, what verifiers share, and reward composition."""

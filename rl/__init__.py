@@ -1,0 +1,1 @@
+"""The learner's side: controller, curriculum, advantages, losses, learner, sync, ledger."""

@@ -1,0 +1,1 @@
+"""Rollout: engines, agent loop, renderers, episodes, run store, sandbox host, verifier service."""

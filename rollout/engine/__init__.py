@@ -1,0 +1,1 @@
+"""Engines: ``base`` is the interface, one file per engine."""

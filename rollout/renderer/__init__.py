@@ -1,0 +1,1 @@
+"""Renderers: ``base`` is the interface, one file per chat format."""
