@@ -1,1 +1,9 @@
-"""The Hydra tree and how it becomes typed, checked configuration."""
+"""The Hydra tree and how it becomes typed, checked configuration.
+
+Schemas are frozen dataclasses that derive from `Section` and lie beside the code that they
+configure; the YAML files here only choose among them and hold what differs from their defaults.
+"""
+
+from polymath.configs.section import Section, bind, forget_reads, reads
+
+__all__ = ["Section", "bind", "forget_reads", "reads"]
