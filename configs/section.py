@@ -62,7 +62,7 @@ class Section:
         values = dict(self.items())
         unknown = changes.keys() - values.keys()
         if unknown:
-            raise TypeError(f"{type(self).__name__} has no field {sorted(unknown)[0]!r}")
+            raise TypeError(f"{type(self).__name__} has no field {min(unknown)!r}")
         changed = type(self)(**{**values, **changes})
         path = object.__getattribute__(self, "__dict__").get("_path")
         return changed if path is None else bind(changed, path)
