@@ -1,0 +1,1 @@
+"""Advantages: how an episode's reward becomes credit, relative to the others of its group."""
