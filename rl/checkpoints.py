@@ -1,0 +1,79 @@
+"""A run's checkpoints: the learner's state and the controller's, made whole or not at all.
+
+``checkpoints/step-000010/`` holds ``learner/`` and ``controller.json``; the latter is written last, by
+rename, so a folder without it never counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from polymath.errors import PolymathError
+
+_FORMAT = 1
+_CONTROLLER = "controller.json"
+
+
+class CheckpointError(PolymathError):
+    """A checkpoint cannot be read or written."""
+
+
+class Checkpoints:
+    """The checkpoints of one run; ``learner`` saves and loads its own part."""
+
+    def __init__(self, folder: Path, learner: Any, *, every: int, keep: int) -> None:
+        self._folder = folder
+        self._learner = learner
+        self._every = every
+        self._keep = keep
+
+    def due(self, step: int) -> bool:
+        """Whether this step is one of those that are saved."""
+        return self._every > 0 and step % self._every == 0
+
+    async def save(self, step: int, state: Mapping[str, Any]) -> Path:
+        """Save under ``step``; an existing checkpoint of that step is replaced."""
+        target = self._folder / f"step-{step:06d}"
+        partial = self._folder / f".partial-{step:06d}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        await self._learner.save(str(partial / "learner"))
+        content = json.dumps({"format": _FORMAT, "step": step, **state})
+        with (partial / _CONTROLLER).open("w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+        for old in self._complete()[: -self._keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return target
+
+    def newest(self) -> Path | None:
+        """The newest complete checkpoint, or None."""
+        complete = self._complete()
+        return complete[-1] if complete else None
+
+    async def load(self, checkpoint: Path) -> dict[str, Any]:
+        """Restore the learner and return the controller's state.
+
+        Raises ``CheckpointError`` when the state cannot be read.
+        """
+        try:
+            state: dict[str, Any] = json.loads((checkpoint / _CONTROLLER).read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"checkpoint {checkpoint}: {_CONTROLLER} cannot be read: {error}") from None
+        if state.get("format") != _FORMAT:
+            raise CheckpointError(
+                f"checkpoint {checkpoint} has format {state.get('format')}, this version reads {_FORMAT}"
+            )
+        await self._learner.load(str(checkpoint / "learner"))
+        return state
+
+    def _complete(self) -> list[Path]:
+        return sorted(p.parent for p in self._folder.glob(f"step-*/{_CONTROLLER}"))

@@ -1,0 +1,184 @@
+"""The controller: the story of one training step, told once.
+
+It owns the curriculum, the ledger, the step clock and the tracker. It handles ids, lengths, counts and
+rewards; rows travel by reference, from the workers that played the episodes to the learner.
+
+Components, none of which knows the controller:
+    collector    batches of complete, scored groups within the staleness bound
+    credit       advantages, and a typed reason for each episode that does not train
+    learner      one optimizer step, or a typed error before anything moved
+    ledger       every sampled token: consumed by a step, dropped for a reason, or pending
+    sync         weights to every engine, and every engine's proof
+    curriculum   what comes next
+    evaluator    held-out reward before and after
+    checkpoints  what a later run goes on from
+    tracker      the only writer of metrics, on the only clock
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from polymath.errors import PolymathError
+from polymath.rl.checkpoints import Checkpoints
+from polymath.rl.collector import Batch, Collector
+from polymath.rl.credit import Credit, Credited, rows_of_batch
+from polymath.rl.curriculum import Curriculum
+from polymath.rl.evaluation import Evaluator
+from polymath.rl.ledger import Ledger
+from polymath.rl.observer import Observer
+from polymath.rl.phases import PhaseClock
+from polymath.rl.weight_sync import WeightSync
+
+T = TypeVar("T")
+
+_BATCHES_WITHOUT_SIGNAL = 20
+"""After this many batches in a row in which every group scored alike, nothing can be learnt."""
+
+
+class NoSignalError(PolymathError):
+    """Batch after batch has no spread of rewards in any group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """All that the controller conducts."""
+
+    collector: Collector
+    credit: Credit
+    learner: Any
+    ledger: Ledger
+    sync: WeightSync
+    curriculum: Curriculum
+    evaluator: Evaluator
+    checkpoints: Checkpoints
+    observer: Observer
+    workers: Sequence[Any]
+
+
+class Controller:
+    """Runs steps until ``steps`` are done or ``interrupt`` was called."""
+
+    def __init__(self, parts: Components, *, steps: int, evaluate_every: int) -> None:
+        self._parts = parts
+        self._steps = steps
+        self._evaluate_every = evaluate_every
+        self._interrupted = asyncio.Event()
+        self._clock = PhaseClock(parts.observer.phase)
+        self.step = 0
+
+    def interrupt(self) -> None:
+        """Finish the optimizer step that is under way, save, and return from ``run``."""
+        self._interrupted.set()
+
+    async def run(self) -> bool:
+        """Train; True when all steps are done, False when interrupted."""
+        await self._begin()
+        without_signal = 0
+        while self.step < self._steps:
+            batch = await self._next_batch()
+            if batch is None:
+                break
+            with self._clock.phase("credit"):
+                credited = self._parts.credit(batch, self.step)
+                self._account(credited)
+            if credited.trains:
+                await self._train(batch, credited)
+                without_signal = 0
+            elif (without_signal := without_signal + 1) >= _BATCHES_WITHOUT_SIGNAL:
+                raise NoSignalError(
+                    f"{without_signal} batches in a row had no group with different rewards; the tasks are "
+                    "too easy or too hard for this policy: change mixture.domains or its levels"
+                )
+        await self._finish()
+        return self.step >= self._steps
+
+    async def _train(self, batch: Batch, credited: Credited) -> None:
+        parts, clock = self._parts, self._clock
+        with clock.phase("learner"):
+            rows = await rows_of_batch(parts.workers, credited)
+            result = await parts.learner.step(rows)
+            self.step += 1
+        parts.ledger.consume_all(
+            {item.episode.id: item.episode.sampled_tokens for item in credited.trains}, self.step
+        )
+        parts.ledger.balance()
+        with clock.phase("sync"):
+            report = await parts.sync.publish(self.step)
+        parts.curriculum.observe(
+            (episode.domain, episode.level, reward) for episode, reward in credited.rewards
+        )
+        if self._evaluate_every and self.step % self._evaluate_every == 0:
+            await self._evaluate("during")
+        with clock.phase("checkpoint"):
+            if parts.checkpoints.due(self.step):
+                await self._save()
+        with clock.phase("tracking"):
+            await parts.observer.step(self.step, batch, credited, result, report, clock)
+
+    def _account(self, credited: Credited) -> None:
+        ledger = self._parts.ledger
+        for item in credited.trains:
+            ledger.sampled(item.episode.id, item.episode.sampled_tokens)
+        for dropped in credited.dropped:
+            ledger.sampled(dropped.episode.id, dropped.episode.sampled_tokens)
+            ledger.drop(dropped.episode.id, dropped.reason)
+        ledger.balance()
+
+    async def _next_batch(self) -> Batch | None:
+        """The next batch, or None when interrupted first."""
+        with self._clock.phase("rollout_wait"):
+            return await self._unless_interrupted(anext(self._batches))
+
+    async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
+        """The result of something that may be given up, or None when it was."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._interrupted.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if task.done() and not self._interrupted.is_set():
+            return task.result()
+        task.cancel()
+        return None
+
+    async def _begin(self) -> None:
+        parts = self._parts
+        self._batches = parts.collector.batches()
+        newest = parts.checkpoints.newest()
+        if newest is not None:
+            state = await parts.checkpoints.load(newest)
+            self.step = state["step"]
+            parts.curriculum.restore(state["curriculum"])
+            parts.ledger.restore(state["ledger"])
+            parts.collector.restore(state["collector"])
+        await parts.sync.publish(self.step)
+        parts.observer.begin(self.step, self._steps)
+        if self.step == 0:
+            await self._evaluate("before")
+
+    async def _finish(self) -> None:
+        parts = self._parts
+        await parts.collector.close()
+        await self._save()
+        if not self._interrupted.is_set():
+            await self._evaluate("after")
+
+    async def _evaluate(self, split: str) -> None:
+        with self._clock.phase("evaluation"):
+            records = await self._unless_interrupted(self._parts.evaluator.run(self.step, split))
+        if records is not None:
+            self._parts.observer.evaluated(self.step, split, records)
+
+    async def _save(self) -> None:
+        parts = self._parts
+        await parts.checkpoints.save(
+            self.step,
+            {
+                "curriculum": parts.curriculum.state,
+                "ledger": parts.ledger.state,
+                "collector": parts.collector.state,
+            },
+        )
