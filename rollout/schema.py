@@ -41,3 +41,63 @@ class EngineConfig(Section):
     """Deadline for load, warm-up and first proof."""
     update_seconds: float = 60.0
     """Deadline for taking in and proving one version."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig(Section):
+    """How episodes are played."""
+
+    temperature: float = 1.0
+    """Sampling temperature; 0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus mass; behaviour log-probabilities are those after temperature and top-p."""
+    max_turn_tokens: int = 256
+    """Tokens that one turn may sample; more is truncated(turn_tokens)."""
+    max_episode_tokens: int = 2048
+    """Context of one episode, prompts and sampled tokens together; at most the engine's."""
+    turns: int = 16
+    """Model calls of one episode; the domain's own limit holds too."""
+    truncated: str = "floor"
+    """``floor`` trains a truncated episode at the domain's floor, ``drop`` leaves it out."""
+    workers: int = 1
+    """Rollout workers; each is one process."""
+    concurrency: int = 64
+    """Episodes that one worker plays at a time."""
+    retries: int = 2
+    """New attempts after an infrastructure failure, per episode."""
+    grace_seconds: float = 10.0
+    """How long after its deadline an engine or session may still answer."""
+    lease_seconds: float = 900.0
+    """Time to live of a borrowed sandbox; at least an episode's longest time."""
+    affinity: bool = True
+    """Keep a group on one engine, whose cache then holds the common prompt."""
+
+
+@dataclass(frozen=True)
+class VerifierConfig(Section):
+    """How artifacts are checked."""
+
+    workers: int = 2
+    """Verifier processes; each checks one artifact at a time."""
+    seconds: float = 30.0
+    """Deadline of one check, counted from its start and not from its place in the queue."""
+    load_seconds: float = 120.0
+    """Deadline for starting a process and importing a domain in it."""
+    queue_seconds: float = 600.0
+    """How long a check may wait for a free process."""
+    memory_gb: float = 4.0
+    """Address space of one verifier process, in GiB."""
+    lease_seconds: float = 600.0
+    """Time to live of a sandbox that a verifier borrows."""
+
+
+@dataclass(frozen=True)
+class RunStoreConfig(Section):
+    """The append-only log of a run."""
+
+    segment_mb: float = 64.0
+    """A file is closed and the next one begun at this size, in MiB."""
+    fsync_seconds: float = 1.0
+    """Flush to the disk at most this often: 0 after every append, below 0 never."""
+    append_seconds: float = 60.0
+    """Deadline of an append, as seen by those who journal."""

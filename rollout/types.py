@@ -1,7 +1,7 @@
 """What a rollout leaves behind: turns, segments, episodes and their outcomes, in plain numpy.
 
-A segment's tokens are the concatenation of its turns' ``prompt`` and ``sampled`` tokens. Tokens only
-append: a turn's ``prompt`` holds just what was added since the turn before ended.
+A segment's tokens are the concatenation of its turns' ``prompt`` and ``sampled`` tokens. Tokens
+only append: a turn's ``prompt`` holds just what was added since the turn before ended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Turn:
     """One model call. ``sampled``, ``logprobs`` and ``versions`` have equal length, at least 1.
 
     ``logprobs`` are those of the behaviour distribution (after temperature and top-p);
-    ``versions`` is the weight version that sampled each token. ``events`` come from the session.
+    ``versions`` is the weight version that sampled each token. ``state_key`` names the state in
+    which the turn was sampled. ``events`` holds, by call id, what the session reported, or
+    ``{"refused": why}`` for a call that never reached it.
     """
 
     prompt: Tokens
@@ -66,7 +68,8 @@ class Turn:
         if not len(self.sampled) == len(self.logprobs) == len(self.versions) > 0:
             raise ValueError(
                 f"a turn's sampled tokens ({len(self.sampled)}), log-probabilities "
-                f"({len(self.logprobs)}) and versions ({len(self.versions)}) must match and not be empty"
+                f"({len(self.logprobs)}) and versions ({len(self.versions)}) must match and not be "
+                "empty"
             )
 
 
@@ -78,7 +81,9 @@ class Segment:
 
     def tokens(self) -> Tokens:
         """All token ids, [T]."""
-        return _join([part for turn in self.turns for part in (turn.prompt, turn.sampled)], np.int32)
+        return _join(
+            [part for turn in self.turns for part in (turn.prompt, turn.sampled)], np.int32
+        )
 
     def loss_mask(self) -> Mask:
         """True where the policy sampled the token, [T]."""
@@ -164,12 +169,20 @@ class Row:
     def __post_init__(self) -> None:
         lengths = {
             len(array)
-            for array in (self.tokens, self.loss_mask, self.logprobs, self.advantages, self.versions)
+            for array in (
+                self.tokens,
+                self.loss_mask,
+                self.logprobs,
+                self.advantages,
+                self.versions,
+            )
         }
         if len(lengths) != 1:
             raise ValueError(f"row {self.episode}: arrays of unequal length {sorted(lengths)}")
         if self.loss_mask[:1].any():
-            raise ValueError(f"row {self.episode}: the first token has no context to be sampled from")
+            raise ValueError(
+                f"row {self.episode}: the first token has no context to be sampled from"
+            )
 
     @property
     def loss_tokens(self) -> int:

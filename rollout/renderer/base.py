@@ -1,7 +1,8 @@
 """The renderer: the one object that turns conversation into tokens and tokens into actions.
 
-The agent loop, supervised training and the viewer share it, so that no second opinion of the format
-exists. Tokens only append: ``opening`` + sampled + ``results`` + sampled + ... is the whole context.
+The agent loop, supervised training and the viewer share it, so that no second opinion of the
+format exists. Tokens only append: ``opening`` + sampled + ``results`` + sampled + ... is the whole
+context.
 """
 
 from __future__ import annotations

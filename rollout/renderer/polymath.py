@@ -1,7 +1,7 @@
 """The ``polymath`` chat format: the conversation as tokens, and sampled tokens as actions.
 
-    opening    <|system|>INSTRUCTIONS{<|tools|>{"name":..,"description":..,"parameters":..}}<|effort_X|><|end|>
-               <|user|>PROMPT<|end|><|assistant|>
+    opening    <|system|>INSTRUCTIONS{<|tools|>{"name":..,"description":..,"parameters":..}}
+               <|effort_X|><|end|><|user|>PROMPT<|end|><|assistant|>
     assistant  [<|think|>THOUGHT<|/think|>]TEXT{<|call|>NAME:ID<|args|>{..json..}<|/call|>}<|end|>
     results    {<|tool|>ID<|sep|>CONTENT<|end|>}<|assistant|>
 
@@ -224,8 +224,9 @@ def _is_mark(token: int) -> bool:
 
 
 def _end_of_span(body: list[int], start: int) -> int:
-    """Where the call that starts here ends: after its ``<|/call|>``, else before the next call, else
-    with the turn. Stray tokens outside a call end before the next call."""
+    """Where the call that starts here ends: after its ``<|/call|>``, else before the next call,
+    else with the turn. Stray tokens outside a call end before the next call.
+    """
     for index in range(start + 1, len(body)):
         if body[index] == CALL:
             return index

@@ -1,4 +1,4 @@
-"""The tokenizer of the ``polymath`` chat format: byte-level BPE under a fixed block of special tokens.
+"""The tokenizer of the ``polymath`` chat format: byte-level BPE under a block of special tokens.
 
 The special tokens are the first 64 ids, whatever the vocabulary, so that a new mark never moves the
 ids of text. Ordinary text never encodes to a special token: a tool's output may contain ``<|end|>``
@@ -122,7 +122,8 @@ def byte_pieces(tokenizer: Tokenizer) -> list[bytes]:
 
 def _byte_letters() -> list[str]:
     """The printable letter that byte-level BPE writes for each byte (the GPT-2 alphabet):
-    printable Latin-1 stands for itself, the rest moves to the code points from 256 on."""
+    printable Latin-1 stands for itself, the rest moves to the code points from 256 on.
+    """
     letters, moved = [], 0
     for byte in range(256):
         if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:

@@ -1,4 +1,4 @@
-"""Laws of the chat format: tokens only append, text cannot spell a mark, parsing inverts rendering."""
+"""Laws of the chat format: tokens only append, text spells no mark, parsing inverts rendering."""
 
 from __future__ import annotations
 
