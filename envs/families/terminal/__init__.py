@@ -1,0 +1,15 @@
+"""Terminal tasks: a real bash in a real sandbox, one tool, checkers that look at what it left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from polymath.envs.contract import Domain
+from polymath.envs.families.terminal.csv_join import CsvJoin
+from polymath.envs.families.terminal.file_repair import FileRepair
+from polymath.envs.families.terminal.log_triage import LogTriage
+
+
+def domains() -> Mapping[str, Callable[[], Domain]]:
+    """The family's domains by id."""
+    return {domain.spec.id: domain for domain in (LogTriage, CsvJoin, FileRepair)}
