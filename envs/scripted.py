@@ -61,8 +61,7 @@ def script(*decisions: Decision) -> Script:
     """A policy that makes these decisions whatever it sees."""
 
     def plan(prompt: str) -> Plan:
-        for decision in decisions:
-            yield decision
+        yield from decisions
 
     return Script(plan)
 

@@ -3,7 +3,7 @@
     class MySession(ToolSession):
         async def call(self, name, arguments, deadline): ...   # -> ActResult
 
-The model's mistakes (an unknown tool, missing or wrong arguments) are answered here as observations.
+The model's mistakes (an unknown tool, missing or wrong arguments) are observations, made here.
 """
 
 from __future__ import annotations

@@ -6,19 +6,7 @@ from polymath.envs.contract import Adversary
 from polymath.envs.scripted import answer, script
 from polymath.envs.types import Task, as_text
 
-JUNK = (
-    "done",
-    "ok",
-    "nan",
-    "inf",
-    "True",
-    "[]",
-    "{}",
-    "null",
-    "the answer is correct",
-    "\x00",
-    "*",
-)
+JUNK = ("done", "ok", "nan", "inf", "True", "[]", "{}", "null", "the answer is right", "\x00", "*")
 """Answers that careless checkers have been seen to accept."""
 
 

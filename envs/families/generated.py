@@ -1,4 +1,4 @@
-"""What the shipped domains have in common: a task is drawn from a random source named by its seed."""
+"""What the shipped domains share: a task is drawn from a random source that its seed names."""
 
 from __future__ import annotations
 

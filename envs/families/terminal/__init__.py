@@ -9,7 +9,7 @@ from polymath.envs.families.terminal.csv_join import CsvJoin
 from polymath.envs.families.terminal.file_repair import FileRepair
 from polymath.envs.families.terminal.log_triage import LogTriage
 
-
-def domains() -> Mapping[str, Callable[[], Domain]]:
-    """The family's domains by id."""
-    return {domain.spec.id: domain for domain in (LogTriage, CsvJoin, FileRepair)}
+DOMAINS: Mapping[str, Callable[[], Domain]] = {
+    domain.spec.id: domain for domain in (LogTriage, CsvJoin, FileRepair)
+}
+"""The family's domains by id."""

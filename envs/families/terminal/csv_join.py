@@ -11,7 +11,7 @@ from polymath.envs.families.generated import LIMITS, Draft, GeneratedDomain
 from polymath.envs.families.terminal.bash import BASH, BashSession, bash
 from polymath.envs.families.words import NOUNS
 from polymath.envs.sandbox.base import Sandbox
-from polymath.envs.scripted import Script, answer, script
+from polymath.envs.scripted import answer, script
 from polymath.envs.types import Artifact, DomainSpec, Level, Task
 from polymath.rewards.compare import same_lines
 from polymath.rewards.verifier import PlainVerifier

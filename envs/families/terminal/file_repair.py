@@ -11,14 +11,15 @@ from polymath.envs.families.generated import LIMITS, Draft, GeneratedDomain
 from polymath.envs.families.terminal.bash import BASH, BashSession, bash
 from polymath.envs.families.words import NOUNS
 from polymath.envs.sandbox.base import Sandbox
-from polymath.envs.scripted import Script, answer, script
+from polymath.envs.scripted import answer, script
 from polymath.envs.types import Artifact, DomainSpec, Level, Task
 from polymath.rewards.compare import lines
 from polymath.rewards.verifier import PlainVerifier
 
 KEYS = (
-    "port host user mode level size limit speed depth width color owner region cache retry group"
-).split()
+    "port", "host", "user", "mode", "level", "size", "limit", "speed", "depth", "width",
+    "color", "owner", "region", "cache", "retry", "group",
+)  # fmt: skip
 
 PROMPTS = {
     "one": (
@@ -68,9 +69,7 @@ class FileRepair(GeneratedDomain):
             files[names[2] if ask == "rename" else place] = before.encode()
             gold[place] = after
             edits += [{"file": place, "key": key, "value": wanted[key]} for key in mine]
-        facts = {
-            f"{name}{i}": value for i, edit in enumerate(edits) for name, value in edit.items()
-        }
+        facts = {f"{name}{i}": edit[name] for i, edit in enumerate(edits) for name in edit}
         old = names[2] if ask == "rename" else None
         prompt = random.choice(PROMPTS[ask]).format(**facts, old=old)
         return Draft(prompt, files, {"files": gold, "edits": edits, "old": old})
@@ -90,14 +89,15 @@ class FileRepair(GeneratedDomain):
             return float(all(artifact.files.get(name) == gold[name].encode() for name in gold))
 
         def milestones(artifact: Artifact) -> dict[str, float]:
+            found = {name: lines(artifact.files.get(name)) or [] for name in gold}
             done = {
-                f"{edit['file']} {edit['key']}": float(
-                    f"{edit['key']}={edit['value']}"
-                    in (lines(artifact.files.get(edit["file"])) or [])
-                )
+                f"{edit['file']} {edit['key']}": f"{edit['key']}={edit['value']}"
+                in found[edit["file"]]
                 for edit in task.private["edits"]
             }
-            return done | ({"renamed": float(old not in artifact.files)} if old else {})
+            if old:
+                done["renamed"] = old not in artifact.files
+            return {name: float(reached) for name, reached in done.items()}
 
         return PlainVerifier(judge, milestones)
 
@@ -107,8 +107,10 @@ class FileRepair(GeneratedDomain):
         if old := task.private["old"]:
             new = next(iter(task.private["files"]))
             steps.append(bash(f"mv {old} {new}", f"Rename {old} first."))
-        for edit in task.private["edits"]:
-            steps.append(bash(_sed(**edit), f"Set {edit['key']} in {edit['file']} with sed."))
+        steps += [
+            bash(_sed(**edit), f"Set {edit['key']} in {edit['file']} with sed.")
+            for edit in task.private["edits"]
+        ]
         return script(*steps, answer("done", "All is set."))
 
     def adversaries(self, task: Task) -> Sequence[Adversary]:

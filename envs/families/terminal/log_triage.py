@@ -133,16 +133,12 @@ def _lines(random: Random, size: int, level: str, component: str, ask: str) -> l
     ids = random.sample(range(100, 1000), size)
     if ask == "component":
         hits = random.randint(2, size // 3)
-        same_level = random.randint(2, size // 4)
         kinds = [(level, component)] * hits
-        kinds += [(level, random.choice(rest)) for _ in range(same_level)]
-        kinds += [
-            (random.choice(others), random.choice(COMPONENTS)) for _ in range(size - len(kinds))
-        ]
+        kinds += [(level, random.choice(rest)) for _ in range(random.randint(2, size // 4))]
     else:
         hits = random.randint(2, size - 10)
         kinds = [(level, random.choice(COMPONENTS)) for _ in range(hits)]
-        kinds += [(random.choice(others), random.choice(COMPONENTS)) for _ in range(size - hits)]
+    kinds += [(random.choice(others), random.choice(COMPONENTS)) for _ in range(size - len(kinds))]
     random.shuffle(kinds)
     return [(*kind, number) for kind, number in zip(kinds, ids, strict=True)]
 
