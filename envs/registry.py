@@ -1,4 +1,4 @@
-"""Finds domains: the shipped families and the plugins of the entry-point group ``polymath.domains``.
+"""Finds domains: the shipped families and the plugins of the group ``polymath.domains``.
 
 An entry point resolves to a mapping from domain id to a function that makes the domain, or to a
 function that returns such a mapping:
@@ -52,7 +52,7 @@ class Registry:
         return sorted(self._factories)
 
     def get(self, domain_id: str) -> Domain:
-        """The domain with this id, or ``UnknownDomain``; a broken plugin's own error passes through."""
+        """The domain with this id, or ``UnknownDomain``; a domain that cannot be made raises."""
         if domain_id not in self._factories:
             raise UnknownDomain(self._unknown(domain_id))
         if domain_id not in self._made:
@@ -106,14 +106,9 @@ def _points() -> dict[str, EntryPoint]:
     shipped = {
         name: EntryPoint(name, f"polymath.envs.families.{name}:DOMAINS", GROUP) for name in SHIPPED
     }
-    shipped_values = {point.value for point in shipped.values()}
-    plugins = {
-        f"{point.name}": point
-        for point in entry_points(group=GROUP)
-        if point.value not in shipped_values
-    }
-    clash = {name if name not in shipped else f"{name} (plugin)": plugins[name] for name in plugins}
-    return shipped | clash
+    known = {point.value for point in shipped.values()}
+    plugins = [point for point in entry_points(group=GROUP) if point.value not in known]
+    return shipped | {f"plugin {point.name}": point for point in plugins}
 
 
 @cache

@@ -61,7 +61,8 @@ def script(*decisions: Decision) -> Script:
     """A policy that makes these decisions whatever it sees."""
 
     def plan(prompt: str) -> Plan:
-        yield from decisions
+        for decision in decisions:  # not ``yield from``: a tuple cannot be sent observations
+            yield decision  # noqa: UP028
 
     return Script(plan)
 

@@ -22,7 +22,7 @@ def same_text(answer: str | None, gold: str) -> bool:
 
 
 def number(answer: str | None) -> float | None:
-    """The plain decimal number that the answer is; None for ``nan``, ``1e5``, ``1,000``, ``3 or 4``."""
+    """The plain decimal number that the answer is; None for ``nan``, ``1e5`` or ``1,000``."""
     if answer is None or len(answer) > ANSWER_CHARS:
         return None
     stripped = answer.strip()
