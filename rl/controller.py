@@ -84,7 +84,7 @@ class Controller:
                 break
             with self._clock.phase("credit"):
                 credited = self._parts.credit(batch, self.step)
-                self._account(credited)
+                self._enter(credited)
             if credited.trains:
                 await self._train(batch, credited)
                 without_signal = 0
@@ -99,13 +99,7 @@ class Controller:
     async def _train(self, batch: Batch, credited: Credited) -> None:
         parts, clock = self._parts, self._clock
         with clock.phase("learner"):
-            rows = await rows_of_batch(parts.workers, credited)
-            result = await parts.learner.step(rows)
-            self.step += 1
-        parts.ledger.consume_all(
-            {item.episode.id: item.episode.sampled_tokens for item in credited.trains}, self.step
-        )
-        parts.ledger.balance()
+            result = await self._update(credited)
         with clock.phase("sync"):
             report = await parts.sync.publish(self.step)
         parts.curriculum.observe(
@@ -116,17 +110,28 @@ class Controller:
         with clock.phase("checkpoint"):
             if parts.checkpoints.due(self.step):
                 await self._save()
-        with clock.phase("tracking"):
-            await parts.observer.step(self.step, batch, credited, result, report, clock)
+        await parts.observer.step(self.step, batch, credited, result, report, clock)
 
-    def _account(self, credited: Credited) -> None:
+    async def _update(self, credited: Credited) -> StepResult:
+        """One optimizer step on all rows; every token of theirs is consumed by it."""
+        parts = self._parts
+        rows, sizes = await rows_of_batch(parts.workers, credited)
+        result: StepResult = await parts.learner.step(rows, sizes)
+        self.step = result.step
+        tokens = {item.episode.id: item.episode.sampled_tokens for item in credited.trains}
+        parts.ledger.consume(tokens, self.step)
+        parts.ledger.balance({}, {self.step: result.loss_tokens})
+        return result
+
+    def _enter(self, credited: Credited) -> None:
+        """Every token of the batch enters the ledger; what does not train leaves with its reason."""
         ledger = self._parts.ledger
         for item in credited.trains:
-            ledger.sampled(item.episode.id, item.episode.sampled_tokens)
+            ledger.sample(item.episode.id, item.episode.sampled_tokens)
         for dropped in credited.dropped:
-            ledger.sampled(dropped.episode.id, dropped.episode.sampled_tokens)
+            ledger.sample(dropped.episode.id, dropped.episode.sampled_tokens)
             ledger.drop(dropped.episode.id, dropped.reason)
-        ledger.balance()
+        ledger.balance({item.episode.id: item.episode.sampled_tokens for item in credited.trains})
 
     async def _next_batch(self) -> Batch | None:
         """The next batch, or None when interrupted first."""

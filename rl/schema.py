@@ -121,3 +121,43 @@ class TrainConfig(Section):
     deadline: DeadlineConfig = field(default_factory=DeadlineConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     ray: RayConfig = field(default_factory=RayConfig)
+
+
+@dataclass(frozen=True)
+class DemonstrationConfig(Section):
+    """Supervised data from scripted policies."""
+
+    episodes: int = 6000
+    """Distinct oracle episodes; they are gone through as often as the steps need."""
+    imperfect_episodes: int = 1200
+    """Distinct episodes of the last stage, of which ``imperfect`` stop too early and guess."""
+    imperfect: float = 0.5
+    """Share of imperfect episodes in the last stage."""
+    parallel: int = 4
+    """Sandboxes in use at once."""
+
+
+@dataclass(frozen=True)
+class SupervisedConfig(Section):
+    """Supervised training on demonstrations: from nothing to a starter policy."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    steps: int = 900
+    """Optimizer steps on oracle episodes."""
+    soften_steps: int = 100
+    """Further steps in which imperfect episodes are mixed in."""
+    rows_per_step: int = 24
+    """Episodes in a step."""
+    vocab_size: int = 1024
+    """Size of a new tokenizer; ignored when ``model.path`` brings one."""
+    log_every: int = 10
+    """Report the loss each so many steps."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
+    output: str = ""
+    """Folder for the finished policy; empty means ``policy`` in the run's folder."""

@@ -1,0 +1,79 @@
+"""A run's folder: it holds everything of one run and can be moved or copied whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from polymath.errors import UserError
+from polymath.rl.schema import RunConfig
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_SMALLEST_FREE_BYTES = 200 << 20
+"""A run writes checkpoints, metrics and logs; with less than this left on the disk it stops at once."""
+
+
+class RunFolder:
+    """An open run: locked, so that no second process writes into it."""
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self.logs = path / "logs"
+        self.checkpoints = path / "checkpoints"
+        self._lock = lock
+
+    @classmethod
+    def open(cls, config: RunConfig) -> RunFolder:
+        """Make or reopen the folder ``config.folder/config.name``.
+
+        Raises ``UserError`` for a bad name, a folder in use, a folder that holds another run while
+        ``resume=never``, and a disk that is full or read-only.
+        """
+        name, folder, resume = config.name, config.folder, config.resume
+        if not _NAME.fullmatch(name):
+            raise UserError(f"run.name={name!r}: use letters, digits, '.', '_' and '-'")
+        if resume not in ("never", "auto"):
+            raise UserError(f"run.resume={resume!r}: it can be never or auto")
+        path = Path(folder) / name
+        if resume == "never" and path.is_dir() and any(path.iterdir()):
+            raise UserError(
+                f"{path} holds a run already: go on with run.resume=auto, or choose another run.name"
+            )
+        try:
+            (path / "logs").mkdir(parents=True, exist_ok=True)
+            (path / "checkpoints").mkdir(exist_ok=True)
+            lock = (path / "lock").open("w")
+        except OSError as error:
+            raise UserError(f"cannot write into {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise UserError(f"{path} is in use by another process") from None
+        _check_space(path)
+        return cls(path, lock)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.close()
+
+
+def _check_space(path: Path) -> None:
+    stats = os.statvfs(path)
+    free = stats.f_bavail * stats.f_frsize
+    if free < _SMALLEST_FREE_BYTES:
+        raise UserError(
+            f"only {free >> 20} MiB are free on the disk of {path}; a run needs at least "
+            f"{_SMALLEST_FREE_BYTES >> 20} MiB"
+        )
