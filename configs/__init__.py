@@ -4,6 +4,7 @@ Schemas are frozen dataclasses that derive from `Section` and lie beside the cod
 configure; the YAML files here only choose among them and hold what differs from their defaults.
 """
 
+from polymath.configs.composition import Composed, compose, parse, unread
 from polymath.configs.section import Section, bind, forget_reads, reads
 
-__all__ = ["Section", "bind", "forget_reads", "reads"]
+__all__ = ["Composed", "Section", "bind", "compose", "forget_reads", "parse", "reads", "unread"]
