@@ -173,9 +173,9 @@ class Controller:
 
     async def _evaluate(self, split: str) -> None:
         with self._clock.phase("evaluation"):
-            records = await self._unless_interrupted(self._parts.evaluator.run(self.step, split))
-        if records is not None:
-            self._parts.observer.evaluated(self.step, split, records)
+            result = await self._unless_interrupted(self._parts.evaluator.run(self.step, split))
+        if result is not None:
+            self._parts.observer.evaluated(self.step, split, result)
 
     async def _save(self) -> None:
         parts = self._parts

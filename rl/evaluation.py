@@ -1,48 +1,31 @@
-"""Held-out evaluation: the same real verifiers, on seeds that training never draws.
-
-Records go to ``evaluations.jsonl`` in the run's folder: one line per domain and level with
-{step, split, mode, domain, level, n, mean, stderr, failed}.
-"""
+"""Held-out evaluation: the same real verifiers, on seeds that training never draws."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from polymath.errors import PolymathError
 from polymath.rl.collector import run_group
 from polymath.rl.curriculum import HELD_OUT_SEEDS, Kind
+from polymath.rl.tracking.records import Evaluation
 from polymath.rollout.engine.base import SamplingSpec
 from polymath.rollout.types import OutcomeKind
 from polymath.rollout.worker import EpisodeSummary, GroupRequest
-
-EVALUATIONS_FILE = "evaluations.jsonl"
-
 
 class EvaluationError(PolymathError):
     """An evaluation did not come to an end, or scored nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationRecord:
-    """Mean reward of ``n`` scored held-out episodes of one domain and level.
+class EvaluationResult:
+    """Mean rewards by mode, domain and level; ``failed`` counts episodes without a sound verdict,
+    which are left out of the means."""
 
-    ``failed`` counts episodes without a sound verdict; they are left out of the mean.
-    """
-
-    step: int
-    split: str
-    mode: str
-    domain: str
-    level: int
-    n: int
-    mean: float
-    stderr: float
+    records: tuple[Evaluation, ...]
     failed: int
 
 
@@ -53,7 +36,6 @@ class Evaluator:
         self,
         workers: Sequence[Any],
         kinds: Sequence[Kind],
-        folder: Path,
         *,
         seeds_per_level: int,
         sampling: SamplingSpec,
@@ -63,7 +45,6 @@ class Evaluator:
     ) -> None:
         self._workers = list(workers)
         self._kinds = list(kinds)
-        self._file = folder / EVALUATIONS_FILE
         self._seeds_per_level = seeds_per_level
         self._modes = {"sampled": sampling}
         if greedy:
@@ -71,9 +52,10 @@ class Evaluator:
         self._truncated_reward = truncated_reward
         self._deadline = deadline
 
-    async def run(self, step: int, split: str) -> list[EvaluationRecord]:
-        """Evaluate in every mode, append the records to the file and return them."""
-        records = []
+    async def run(self, step: int, split: str) -> EvaluationResult:
+        """Evaluate in every mode. ``split`` is ``before``, ``during`` or ``after``."""
+        records: list[Evaluation] = []
+        failed = 0
         for mode, sampling in self._modes.items():
             requests = self._requests(mode, sampling)
             tasks = [
@@ -89,10 +71,12 @@ class Evaluator:
                     f"deadline.batch={self._deadline:.0f} s"
                 )
             episodes = [episode for task in tasks for episode in task.result().episodes]
-            records += self._records(step, split, mode, episodes)
-        with self._file.open("a") as file:
-            file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
-        return records
+            scored = self._records(step, split, mode, episodes)
+            records += scored
+            failed += len(episodes) - sum(record.n for record in scored)
+        if not records:
+            raise EvaluationError("no held-out episode got a sound verdict; see the run's logs")
+        return EvaluationResult(tuple(records), failed)
 
     def _requests(self, mode: str, sampling: SamplingSpec) -> list[GroupRequest]:
         by_level: dict[tuple[str, int], list[Kind]] = {}
@@ -115,12 +99,13 @@ class Evaluator:
 
     def _records(
         self, step: int, split: str, mode: str, episodes: Sequence[EpisodeSummary]
-    ) -> list[EvaluationRecord]:
-        rewards: dict[tuple[str, int], list[float | None]] = {}
+    ) -> list[Evaluation]:
+        rewards: dict[tuple[str, int], list[float]] = {}
         for episode in episodes:
-            rewards.setdefault((episode.domain, episode.level), []).append(self._reward(episode))
+            if (reward := self._reward(episode)) is not None:
+                rewards.setdefault((episode.domain, episode.level), []).append(reward)
         return [
-            _record(step, split, mode, domain, level, values)
+            Evaluation(step, split, mode, domain, level, len(values), *_mean_and_stderr(values))
             for (domain, level), values in sorted(rewards.items())
         ]
 
@@ -134,27 +119,26 @@ class Evaluator:
                 return None
 
 
-def mean_reward(records: Sequence[EvaluationRecord], mode: str) -> float:
-    """Mean over domains of the mean over their episodes, so that every domain counts alike."""
-    by_domain: dict[str, list[tuple[float, int]]] = {}
+def mean_over_domains(records: Sequence[Evaluation], mode: str) -> tuple[float, float]:
+    """Mean reward and its standard error; every domain counts alike, whatever its number of levels."""
+    by_domain: dict[str, list[Evaluation]] = {}
     for record in records:
-        if record.mode == mode and record.n:
-            by_domain.setdefault(record.domain, []).append((record.mean, record.n))
-    if not by_domain:
-        raise EvaluationError(f"no held-out episode was scored in mode {mode}; see the run's logs")
-    means = [sum(m * n for m, n in parts) / sum(n for _, n in parts) for parts in by_domain.values()]
-    return sum(means) / len(means)
+        if record.mode == mode:
+            by_domain.setdefault(record.domain, []).append(record)
+    means, variances = [], []
+    for own in by_domain.values():
+        n = sum(record.n for record in own)
+        means.append(sum(record.mean * record.n for record in own) / n)
+        variances.append(sum((record.stderr * record.n / n) ** 2 for record in own))
+    count = len(means)
+    return sum(means) / count, math.sqrt(sum(variances)) / count
 
 
-def _record(
-    step: int, split: str, mode: str, domain: str, level: int, values: list[float | None]
-) -> EvaluationRecord:
-    scored = [value for value in values if value is not None]
-    n = len(scored)
-    mean = sum(scored) / n if n else 0.0
-    variance = sum((value - mean) ** 2 for value in scored) / (n - 1) if n > 1 else 0.0
-    stderr = math.sqrt(variance / n) if n else 0.0
-    return EvaluationRecord(step, split, mode, domain, level, n, mean, stderr, len(values) - n)
+def _mean_and_stderr(values: list[float]) -> tuple[float, float]:
+    n = len(values)
+    mean = sum(values) / n
+    variance = sum((value - mean) ** 2 for value in values) / (n - 1) if n > 1 else 0.0
+    return mean, math.sqrt(variance / n)
 
 
 def _held_out_seed(index: int) -> int:
