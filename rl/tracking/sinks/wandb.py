@@ -56,9 +56,10 @@ class WandbSink:
                 self._run = self._start("online")
                 return
             except Exception as error:  # any failure of a remote service, and wandb has many classes for it
+                _forget_failed_start()
                 warn(
-                    f"Weights & Biases is not reachable ({_one_line(error)}); the run goes on offline. "
-                    "Check the network and `wandb login`; `wandb sync` can send it later"
+                    f"Weights & Biases cannot be used online ({_one_line(error).rstrip('.')}); the run is "
+                    "recorded offline, `wandb sync` can send it later"
                 )
         self._run = self._start("offline")
 
@@ -111,6 +112,13 @@ class WandbSink:
     def close(self) -> None:
         """End the run; waits for what is left, but no longer than the configured seconds."""
         self._run.finish()
+
+
+def _forget_failed_start() -> None:
+    """A failed start keeps the run's id taken inside wandb's own service; a fresh service frees it."""
+    import wandb
+
+    wandb.teardown()
 
 
 def _run_id(path: Path) -> str:
