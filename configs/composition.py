@@ -61,9 +61,10 @@ def compose(
     values: list[tuple[str, Any]] = []
     for override in overrides:
         key, value = _parse(override)
-        if key in tree.groups and isinstance(value, str | None):
-            tree.check_option(key, value)
-            choices.append(f"{key}={'null' if value is None else value}")
+        if key in tree.groups and not isinstance(value, Mapping):
+            option = "null" if value is None else str(value)
+            tree.check_option(key, option)
+            choices.append(f"{key}={option}")
         else:
             values.append((key, value))
     composed = tree.compose(command, choices)
@@ -132,10 +133,10 @@ class _Tree:
                     raise UserError(f"{file} has the name of a shipped file; rename it")
         self.groups = self.options.keys() - {"."}
 
-    def check_option(self, group: str, option: str | None) -> None:
+    def check_option(self, group: str, option: str) -> None:
         """Refuse an option that no file of the group provides."""
         known = self.options[group]
-        if option is None or option in known:
+        if option == "null" or option in known:
             return
         close = nearest(option, list(known))
         hint = f"did you mean {group}={close}?" if close else f"there are {', '.join(known)}"
@@ -227,4 +228,5 @@ def _upwards(key: str) -> Iterator[str]:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    key = getattr(error, "full_key", None)
+    return (lines[0] if lines else type(error).__name__) + (f" (at {key})" if key else "")

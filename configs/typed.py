@@ -94,10 +94,17 @@ def key_paths(schema: type, data: Mapping[str, Any], path: str = "") -> Iterator
     for name, _, hint in _fields(_variant(schema, data, path)):
         where = _join(path, name)
         yield where
+        inner = data.get(name)
+        inner = inner if isinstance(inner, Mapping) else {}
         nested = _section_of(hint)
         if nested is not None:
-            inner = data.get(name)
-            yield from key_paths(nested, inner if isinstance(inner, Mapping) else {}, where)
+            yield from key_paths(nested, inner, where)
+        elif get_origin(hint) in _MAPPINGS:
+            item = _section_of(get_args(hint)[1])
+            for key, value in inner.items():
+                yield _join(where, str(key))
+                if item is not None and isinstance(value, Mapping):
+                    yield from key_paths(item, value, _join(where, str(key)))
 
 
 def nearest(word: str, known: list[str]) -> str | None:

@@ -1,0 +1,76 @@
+"""`polymath train`, `sft` and `eval`: what takes a configuration and makes or judges a policy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polymath.configs import Composed
+
+
+def register(commands: Any) -> None:
+    """Add the three commands."""
+    for name, text, run in (
+        ("train", "train a policy on a mixture of domains", _train),
+        ("sft", "supervised training on demonstrations of scripted policies", _sft),
+        ("eval", "score a policy on held-out tasks", _evaluate),
+    ):
+        parser = commands.add_parser(name, help=text, description=text)
+        parser.add_argument(
+            "overrides", nargs="*", metavar="KEY=VALUE", help="e.g. experiment=quickstart steps=5"
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="print configuration and plan, then stop"
+        )
+        parser.add_argument(
+            "--config-dir", type=Path, metavar="DIR", help="a folder with further YAML groups"
+        )
+        parser.set_defaults(run=_configured(name, run))
+
+
+def _configured(
+    command: str, run: Callable[[Composed, argparse.Namespace], int]
+) -> Callable[[argparse.Namespace], int]:
+    """Compose the configuration before the command runs."""
+
+    def execute(arguments: argparse.Namespace) -> int:
+        from polymath.configs import compose
+
+        composed = compose(command, arguments.overrides, config_dir=arguments.config_dir)
+        if arguments.dry_run:
+            return _dry_run(composed)
+        where = composed.config.to_dict()["run"]
+        arguments.log_file = Path(where["folder"]) / where["name"] / "logs" / "command.log"
+        return run(composed, arguments)
+
+    return execute
+
+
+def _dry_run(composed: Composed) -> int:
+    from polymath.rl import plan
+
+    print(composed.yaml)
+    print(plan.describe(composed.config))
+    return 0
+
+
+def _train(composed: Composed, _: argparse.Namespace) -> int:
+    from polymath.rl import launch
+
+    return launch.train(composed)
+
+
+def _sft(composed: Composed, _: argparse.Namespace) -> int:
+    from polymath.rl.sft import sft
+
+    print(f"policy written to {sft(composed.config)}")
+    return 0
+
+
+def _evaluate(composed: Composed, _: argparse.Namespace) -> int:
+    from polymath.rl import launch
+
+    return launch.evaluate(composed)
