@@ -28,6 +28,7 @@ from polymath.rl.collector import Batch, Collector
 from polymath.rl.credit import Credit, Credited, rows_of_batch
 from polymath.rl.curriculum import Curriculum
 from polymath.rl.evaluation import Evaluator
+from polymath.rl.learner.base import Learner, StepResult
 from polymath.rl.ledger import Ledger
 from polymath.rl.observer import Observer
 from polymath.rl.phases import PhaseClock
@@ -49,7 +50,7 @@ class Components:
 
     collector: Collector
     credit: Credit
-    learner: Any
+    learner: Learner
     ledger: Ledger
     sync: WeightSync
     curriculum: Curriculum
@@ -113,14 +114,13 @@ class Controller:
         await parts.observer.step(self.step, batch, credited, result, report, clock)
 
     async def _update(self, credited: Credited) -> StepResult:
-        """One optimizer step on all rows; every token of theirs is consumed by it."""
+        """One optimizer step on all rows. What the learner says it trained must use up, to the token,
+        what the workers say was sampled."""
         parts = self._parts
-        rows, sizes = await rows_of_batch(parts.workers, credited)
-        result: StepResult = await parts.learner.step(rows, sizes)
+        result: StepResult = await parts.learner.step(await rows_of_batch(parts.workers, credited))
         self.step = result.step
-        tokens = {item.episode.id: item.episode.sampled_tokens for item in credited.trains}
-        parts.ledger.consume(tokens, self.step)
-        parts.ledger.balance({}, {self.step: result.loss_tokens})
+        parts.ledger.consume(result.trained, self.step)
+        parts.ledger.balance(held={})
         return result
 
     def _enter(self, credited: Credited) -> None:
@@ -160,7 +160,6 @@ class Controller:
             parts.ledger.restore(state["ledger"])
             parts.collector.restore(state["collector"])
         await parts.sync.publish(self.step)
-        parts.observer.begin(self.step, self._steps)
         if self.step == 0:
             await self._evaluate("before")
 
@@ -183,7 +182,7 @@ class Controller:
             self.step,
             {
                 "curriculum": parts.curriculum.state,
-                "ledger": parts.ledger.state,
+                "ledger": parts.ledger.to_json(),
                 "collector": parts.collector.state,
             },
         )

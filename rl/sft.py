@@ -65,8 +65,8 @@ class SupervisedRun:
         try:
             await learner.start()
             await self._train(learner, oracle, soft)
-            update = await learner.publish(self._steps + self._soften_steps, str(self._folder.path))
-            self._write(Path(update.path), tokenizer)
+            await learner.export(str(self._output))
+            shutil.copyfile(tokenizer, self._output / _TOKENIZER)
         finally:
             await learner.close()
         return self._output
@@ -125,12 +125,6 @@ class SupervisedRun:
                     file.write(json.dumps(record) + "\n")
                 loss = result.metrics["loss/total"]
                 _say(f"step {step} loss {loss:.3f} tokens {tokens / 1e6:.2f}M {tokens / seconds:.0f} tok/s")
-
-    def _write(self, weights: Path, tokenizer: Path) -> None:
-        state = checkpoint.load_file(weights)
-        checkpoint.save(self._output, self._config.model, state, dtype="bfloat16")
-        shutil.copyfile(tokenizer, self._output / _TOKENIZER)
-        weights.unlink()
 
 
 def _batches(rows: list[Row], size: int, seed: int) -> Iterator[list[Row]]:

@@ -1,0 +1,48 @@
+"""What a run is going to do, in words and figures, before anything starts. Loads no torch."""
+
+from __future__ import annotations
+
+from polymath.envs import registry
+from polymath.envs.types import DomainSpec
+from polymath.rl.curriculum import Kind, kinds
+from polymath.rl.schema import SupervisedConfig, TrainConfig
+
+
+def describe(config: TrainConfig | SupervisedConfig) -> str:
+    """A few lines for ``--dry-run``; raises ``UserError`` where the run could not start."""
+    specs = {domain: registry.get(domain).spec for domain in config.mixture.domains}
+    mixed = kinds(config.mixture, specs)
+    lines = [_mixture_line(mixed, specs)]
+    if isinstance(config, SupervisedConfig):
+        demonstrations = config.demonstrations
+        lines += [
+            f"data       {demonstrations.episodes} oracle episodes, then "
+            f"{demonstrations.imperfect_episodes} of which {demonstrations.imperfect:.0%} are imperfect",
+            f"steps      {config.steps} + {config.soften_steps}, {config.rows_per_step} episodes each",
+        ]
+    else:
+        lines += _training_lines(config, mixed)
+    lines.append(f"learner    {config.learner.kind}: {config.learner.workers} ranks on {config.learner.device}")
+    lines.append(f"run        {config.run.folder}/{config.run.name} (resume={config.run.resume})")
+    return "\n".join(lines)
+
+
+def _mixture_line(mixed: list[Kind], specs: dict[str, DomainSpec]) -> str:
+    families = sorted({spec.family for spec in specs.values()})
+    levels = len({(kind.domain, kind.level) for kind in mixed})
+    return f"tasks      {len(specs)} domains at {levels} levels in {', '.join(families)}"
+
+
+def _training_lines(config: TrainConfig, mixed: list[Kind]) -> list[str]:
+    episodes = config.groups_per_step * config.group_size
+    levels = len({(kind.domain, kind.level) for kind in mixed})
+    modes = 2 if config.evaluation.greedy else 1
+    held_out = levels * config.evaluation.seeds_per_level
+    mode = "on-policy" if config.staleness == 0 else f"at most {config.staleness} steps stale"
+    return [
+        f"steps      {config.steps}, each on {config.groups_per_step} groups x {config.group_size} "
+        f"episodes = {episodes} ({mode}); {config.steps * episodes} episodes in all",
+        f"held out   {held_out} tasks x {modes} modes, before and after",
+        f"rollout    {config.engine.count} x {config.engine.kind} engine, "
+        f"{config.rollout.workers} workers, at most {config.rollout.max_episode_tokens} tokens an episode",
+    ]
