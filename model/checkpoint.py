@@ -1,7 +1,7 @@
-"""A policy on disk: a folder with ``config.json`` and ``model.safetensors``, and its content digest.
+"""A policy on disk: a folder with ``config.json`` and ``model.safetensors``, and its digest.
 
 Files appear whole or not at all: each is written beside its place and renamed. The digest of the
-stored tensors travels in the header of the file, so that a damaged one is noticed when it is loaded.
+stored tensors travels in the header of the file, so that damage is noticed when it is loaded.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def digest(state_dict: Mapping[str, Tensor]) -> str:
     for name in sorted(state_dict):
         tensor = state_dict[name].detach()
         whole.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        whole.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        whole.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return whole.hexdigest()
 
 

@@ -1,7 +1,7 @@
 """The shape of the policy: names, defaults and checks. Nothing here loads torch.
 
-Field names follow transformers' ``glm5_next`` and the Kimi checkpoints, so that ``config.json`` of a
-saved policy is one that Hugging Face tools and vLLM can read. The defaults are the starter policy.
+Field names follow transformers' ``glm5_next`` and the Kimi checkpoints, so that ``config.json`` of
+a saved policy is one that Hugging Face tools and vLLM read. The defaults are the starter policy.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     h = h + mixer(RMSNorm(h));  h = h + feed_forward(RMSNorm(h))
 
-This is the model that trains. Inference with caches subclasses its layers (``polymath.model.vllm``).
+This is the model that trains; inference with caches subclasses its layers.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Total:
 class HybridOutput:
     """``hidden`` is [B, T, d], ready for ``logits``.
 
-    ``aux``, without padding: ``indexer_kl`` (only with gradients on), its sum differentiable, its count
-    the tokens times the sparse layers; ``expert_load``, sum [layers with experts, E] of tokens per
-    expert, its count the tokens.
+    ``aux`` leaves padding out and holds
+    ``indexer_kl``, only with gradients on: a differentiable sum, over tokens times sparse layers;
+    ``expert_load``: tokens per expert [layers with experts, E], over tokens.
     """
 
     hidden: Tensor
@@ -75,7 +75,7 @@ class HybridLayer(nn.Module):
         )
 
     def forward(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """[B, T, d] to [B, T, d]; the indexer's loss [B, T] and the load [E] where there are any."""
+        """[B, T, d] to [B, T, d], the indexer's loss [B, T] and the load [E] if there are any."""
         kl = load = None
         x = self.input_layernorm(h)
         if isinstance(self.self_attn, SparseLatentAttention):
@@ -172,12 +172,13 @@ class HybridForCausalLM(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Fresh weights from torch's global generator: activations of unit size, a small residual."""
+        """Fresh weights from torch's global generator; activations start at unit size."""
         config = self.config
         # Maps into the residual stream share one unit of variance: three of them in each layer.
         residual_std = (3 * config.num_hidden_layers * config.hidden_size) ** -0.5
         self.model.embed_tokens.weight.normal_(std=config.hidden_size**-0.5)
         for layer in self.model.layers:
+            assert isinstance(layer, HybridLayer)
             layer.init_weights(residual_std)
         nn.init.ones_(self.model.norm.weight)
         if self.lm_head is not None:

@@ -61,9 +61,9 @@ def kda_chunked(
     resets: Tensor | None = None,
     chunk_size: int = 16,
 ) -> tuple[Tensor, Tensor]:
-    """The same function in chunks of C tokens: dense products inside, one product per chunk between.
+    """The same function in chunks of C tokens: dense products inside, one per chunk between them.
 
-    Decay inside a chunk is measured from its middle, so that exp() meets at most half a chunk of it:
+    Decay inside a chunk is measured from its middle, so that exp() meets half of it at most:
     ``chunk_size / 2 * max(-g)`` must stay below about 80 in float32.
 
     Args:
@@ -132,7 +132,7 @@ def _scan(
         # A reset before chunk n + 1 wipes out what chunk n leaves behind.
         keep = F.pad(keep[:, 1:], (0, 1), value=True).to(matrix.dtype)[:, None, :, None, None]
         matrix, offset = matrix * keep, offset * keep
-    states, final = _Scan.apply(matrix, offset, initial)
+    states, final = _Scan.apply(matrix, offset, initial)  # type: ignore[no-untyped-call]
     return states, final
 
 
@@ -140,7 +140,7 @@ class _Scan(torch.autograd.Function):
     """S_{n+1} = M_n S_n + N_n over n; by hand, because autograd would pay for each small slice."""
 
     @staticmethod
-    def forward(ctx, matrix: Tensor, offset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, no-untyped-def]
+    def forward(ctx, matrix: Tensor, offset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
         m, n = _chunks_first(matrix), _chunks_first(offset)
         states = n.new_empty(n.shape[0] + 1, *n.shape[1:])
         states[0] = initial.reshape(states.shape[1:])
@@ -150,7 +150,7 @@ class _Scan(torch.autograd.Function):
         return _chunks_third(states[:-1], matrix), states[-1].reshape(initial.shape)
 
     @staticmethod
-    def backward(ctx, grad: Tensor, grad_final: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override, no-untyped-def]
+    def backward(ctx, grad: Tensor, grad_final: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[no-untyped-def]
         m, states = ctx.saved_tensors
         total = torch.empty_like(states)
         total[:-1] = _chunks_first(grad)
@@ -172,4 +172,4 @@ def _chunks_first(x: Tensor) -> Tensor:
 
 def _chunks_third(x: Tensor, like: Tensor) -> Tensor:
     """[N, B H, ...] to [B, H, N, ...]."""
-    return x.unflatten(1, like.shape[:2]).movedim(0, 2)
+    return x.view(-1, *like.shape[:2], *x.shape[2:]).movedim(0, 2)

@@ -1,4 +1,4 @@
-"""Routing and expert computation in plain torch: tokens sorted by expert, one product per expert."""
+"""Routing and experts in plain torch: tokens sorted by expert, one product per expert."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def route(
 
 def experts(x: Tensor, chosen: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Apply each token's chosen experts and sum by weight: [N, d]."""
-    count, topk = chosen.shape
+    topk = chosen.shape[1]
     flat = chosen.flatten()
     order = flat.argsort(stable=True)
     ends = torch.bincount(flat, minlength=gate_up.shape[0]).cumsum(0).to(torch.int32)
@@ -45,6 +45,5 @@ def _grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
         return F.grouped_mm(x, weight.transpose(-1, -2), offs=ends)
     # grouped_mm knows no float64, which referees need.
     counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    return torch.cat(
-        [F.linear(a, w) for a, w in zip(x.split(counts), weight.unbind(0), strict=True)]
-    )
+    parts = zip(torch.split(x, counts), weight.unbind(0), strict=True)
+    return torch.cat([F.linear(rows, matrix) for rows, matrix in parts])

@@ -23,8 +23,8 @@ def index_scores(q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
 def select(scores: Tensor, visible: Tensor, topk: int) -> Tensor:
     """Mask [B, T, S] of the ``topk`` visible tokens with the highest scores, per query.
 
-    Scores tie often, at the zero of the ReLU. Of equal ones the most recent token comes first, so the
-    choice depends on the scores alone and not on how a sort treats ties.
+    Scores tie often, at the zero of the ReLU. Of equal ones the most recent token comes first, so
+    the choice depends on the scores alone and not on how a sort treats ties.
     """
     if scores.shape[-1] <= topk:
         return visible
@@ -81,13 +81,14 @@ def indexer_kl(probabilities: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
     with torch.no_grad():
         target = probabilities.sum(1)
         target = target / target.sum(-1, keepdim=True).clamp_min(torch.finfo(target.dtype).tiny)
-        negative_entropy = torch.special.xlogy(target, target).sum(-1)
+        negative_entropy = torch.xlogy(target, target).sum(-1)
     # Where p is zero the logarithm must not matter, not even as -inf times 0.
     log_q = scores.masked_fill(~mask, -torch.inf).log_softmax(-1).masked_fill(~mask, 0.0)
-    return negative_entropy - (target * log_q).sum(-1)
+    cross: Tensor = (target * log_q).sum(-1)
+    return negative_entropy - cross
 
 
 def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the masked entries; rows without any become zeros, without NaN in the gradient."""
+    """Softmax over the masked entries; rows without any become zeros, also in the gradient."""
     lowest = torch.finfo(scores.dtype).min
     return scores.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0.0)

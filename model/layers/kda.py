@@ -115,14 +115,15 @@ class KimiDeltaAttention(nn.Module):
 
     def heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Convolved qkv [..., 3 P] to queries, keys and values [..., H, D] of the delta rule."""
-        x = F.silu(mixed).unflatten(-1, (3, self.num_heads, self.head_dim))
+        x = F.silu(mixed).view(*mixed.shape[:-1], 3, self.num_heads, self.head_dim)
         qk = unit_length(_precise(x[..., :2, :, :]))
         q, k = qk.unbind(-3)
         return q * self.head_dim**-0.5, k, x[..., 2, :, :]
 
     def finish(self, o: Tensor, gate: Tensor) -> Tensor:
         """Core output [..., H, D] and gate [..., P] to the layer's output [..., d]."""
-        return self.o_proj(self.o_norm(o).flatten(-2) * torch.sigmoid(gate))
+        y: Tensor = self.o_proj(self.o_norm(o).flatten(-2) * torch.sigmoid(gate))
+        return y
 
     @torch.no_grad()
     def init_weights(self, residual_std: float) -> None:

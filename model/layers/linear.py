@@ -17,7 +17,7 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 def joint(x: Tensor, maps: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
     """Apply several maps to one input as a single product; joining their weights costs less."""
     weight = torch.cat([m.weight for m in maps])
-    return F.linear(x, weight).split([m.weight.shape[0] for m in maps], -1)
+    return torch.split(F.linear(x, weight), [m.weight.shape[0] for m in maps], -1)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Feed-forward layers: SwiGLU, and the mixture of experts with an expert that all tokens share.
 
-Routers decide in float32 at least. The choice bias is moved by ``update_router_bias``, a rule of sign
-(DeepSeek-V3, arXiv 2412.19437, section 2.1.2), and only when the trainer calls it.
+Routers decide in float32 at least. Their choice bias moves by the rule of sign of DeepSeek-V3
+(arXiv 2412.19437, section 2.1.2), and only when the trainer asks for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., d] to [..., d]."""
         gate, up = joint(x, [self.gate_proj, self.up_proj])
-        return self.down_proj(F.silu(gate) * up)
+        y: Tensor = self.down_proj(F.silu(gate) * up)
+        return y
 
     def init_weights(self, residual_std: float) -> None:
         """``residual_std`` is meant for a width of d; it is scaled to this one."""
@@ -73,7 +74,7 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """Stacked weights of the routed experts: ``gate_up_proj`` [E, 2 I, d], ``down_proj`` [E, d, I]."""
+    """Stacked weights: ``gate_up_proj`` [E, 2 I, d], ``down_proj`` [E, d, I]."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -21,5 +21,5 @@ class RMSNorm(nn.Module):
 
 
 def unit_length(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """x / sqrt(sum(x^2) + eps) over the last dimension."""
+    """Scale to unit length, x / sqrt(sum(x^2) + eps), over the last dimension."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)

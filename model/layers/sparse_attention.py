@@ -100,7 +100,7 @@ class SparseLatentAttention(nn.Module):
         self.indexer = Indexer(config)
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None]:
-        """[B, T, d] to [B, T, d], and the indexer's loss per token [B, T] where gradients are on."""
+        """[B, T, d] to [B, T, d], and the indexer's loss [B, T] where gradients are on."""
         inputs = self.project(x)
         o, kl = self.core(inputs, layout)
         return self.finish(o, inputs.gate), kl
@@ -131,15 +131,18 @@ class SparseLatentAttention(nn.Module):
 
     def absorb(self, query: Tensor) -> Tensor:
         """Queries [..., H, Dqk] to queries of the latent [..., H, R]."""
-        return torch.einsum("...hd,hdr->...hr", query, self._up()[:, : self.qk_dim])
+        q: Tensor = torch.einsum("...hd,hdr->...hr", query, self._up()[:, : self.qk_dim])
+        return q
 
     def raise_values(self, mean_latent: Tensor) -> Tensor:
         """Attended latents [..., H, R] to o [..., H, Dv]."""
-        return torch.einsum("...hr,hdr->...hd", mean_latent, self._up()[:, self.qk_dim :])
+        o: Tensor = torch.einsum("...hr,hdr->...hd", mean_latent, self._up()[:, self.qk_dim :])
+        return o
 
     def finish(self, o: Tensor, gate: Tensor) -> Tensor:
         """Core output [..., H, Dv] and gate [..., H Dv] to the layer's output [..., d]."""
-        return self.o_proj(o.flatten(-2) * torch.sigmoid(gate))
+        y: Tensor = self.o_proj(o.flatten(-2) * torch.sigmoid(gate))
+        return y
 
     @torch.no_grad()
     def init_weights(self, residual_std: float) -> None:
@@ -154,4 +157,4 @@ class SparseLatentAttention(nn.Module):
 
     def _up(self) -> Tensor:
         """[H, Dqk + Dv, R]."""
-        return self.kv_b_proj.weight.unflatten(0, (self.num_heads, self.qk_dim + self.v_dim))
+        return self.kv_b_proj.weight.view(self.num_heads, -1, self.rank)
