@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from transformers import PretrainedConfig
 
-from polymath.model.vllm import MODEL_TYPE
+from polymath.model.config import MODEL_TYPE, ModelConfig
+
+_FIELDS = [field.name for field in dataclasses.fields(ModelConfig) if field.name != "path"]
 
 
 class PolymathHybridConfig(PretrainedConfig):
     """Every field of ``polymath.model.config.ModelConfig``, by the same name.
 
     ``head_dim`` and ``num_key_value_heads`` are what vLLM sizes cache pages with. One token's entry
-    of a sparse attention layer is its latent and its index key; vLLM counts a key and a value of
-    ``head_dim`` each, so ``head_dim`` is half an entry.
+    of a sparse layer is its latent and its index key; vLLM counts a key and a value of ``head_dim``
+    each, so ``head_dim`` is half an entry.
     """
 
     model_type = MODEL_TYPE
@@ -23,12 +26,8 @@ class PolymathHybridConfig(PretrainedConfig):
         super().__init__(**fields)
         if "kv_lora_rank" in fields:
             self.num_key_value_heads = 1
-            self.head_dim = cache_width(self) // 2
+            self.head_dim = (fields["kv_lora_rank"] + fields["index_head_dim"]) // 2
 
-
-def cache_width(config: Any) -> int:
-    """Values that a sparse attention layer caches per token: latent, rotary part, index key."""
-    width: int = config.kv_lora_rank + config.qk_rope_head_dim + config.index_head_dim
-    if width % 2:
-        raise ValueError(f"kv_lora_rank + qk_rope_head_dim + index_head_dim = {width} must be even")
-    return width
+    def model_config(self) -> ModelConfig:
+        """The typed configuration."""
+        return ModelConfig(**{name: getattr(self, name) for name in _FIELDS})

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from safetensors import SafetensorError, safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
 
-from polymath.model.checkpoint import digest
-from polymath.model.vllm.weights import check_names, live_weights
+from polymath.model.checkpoint import digest, load_into, load_tensors
 
 
 @dataclass
@@ -45,12 +42,10 @@ class FileWeightTransfer(WeightTransferEngine[FileInit, FileUpdate]):
         """Nothing to prepare: parameters are plain and stay in place."""
 
     def receive_weights(self, update_info: FileUpdate) -> None:
-        """Check all names, shapes and dtypes, then copy. Raises ``ValueError`` before any write."""
-        try:
-            with safe_open(update_info.path, framework="pt", device=str(self.device)) as file:
-                load_in_place(self.model, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"weight file {update_info.path}: {error}") from error
+        """Check all names and shapes, then copy. Raises ``CheckpointError`` before any write."""
+        # The engine proves the digest of what it holds afterwards, so the file's own is not needed.
+        tensors = load_tensors(update_info.path, verify=False)
+        load_into(self.model, tensors, update_info.path)
 
     def finish_weight_update(self) -> None:
         """Nothing to finish."""
@@ -59,18 +54,9 @@ class FileWeightTransfer(WeightTransferEngine[FileInit, FileUpdate]):
         """Nothing is held open."""
 
 
-def load_in_place(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Copy ``weights`` into the live tensors of ``model``, all or nothing."""
-    live = live_weights(model)
-    check_names(live, weights)
-    with torch.no_grad():
-        for name, tensor in weights.items():
-            live[name].copy_(tensor)
-
-
 class WorkerExtension:
     """Methods that the engine calls in vLLM's worker (``worker_extension_cls``)."""
 
     def weights_digest(self) -> str:
         """The digest of the live parameters, as ``polymath.model.checkpoint.digest`` gives it."""
-        return digest(live_weights(self.model_runner.model))  # type: ignore[attr-defined]
+        return digest(self.model_runner.model.state_dict())  # type: ignore[attr-defined]

@@ -88,9 +88,7 @@ class Engine(Protocol):
         """Load, warm up, prove. Raises ``EngineError``."""
         ...
 
-    async def generate(
-        self, request_id: str, prompt: Tokens, sampling: SamplingSpec
-    ) -> Generation:
+    async def generate(self, request_id: str, prompt: Tokens, sampling: SamplingSpec) -> Generation:
         """Continue ``prompt`` until a stop token or the limit."""
         ...
 
