@@ -61,8 +61,8 @@ def script(*decisions: Decision) -> Script:
     """A policy that makes these decisions whatever it sees."""
 
     def plan(prompt: str) -> Plan:
-        for decision in decisions:  # not ``yield from``: a tuple cannot be sent observations
-            yield decision  # noqa: UP028
+        for decision in decisions:  # noqa: UP028 (a tuple cannot be sent observations)
+            yield decision
 
     return Script(plan)
 
