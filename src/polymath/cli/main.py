@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from polymath import __version__, environment
 from polymath.cli import bench, doctor, domains, report, runs
@@ -21,6 +21,10 @@ INTERRUPTED = 130
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line instead of printing the whole usage."""
+
+    def __init__(self, **options: Any) -> None:
+        # An abbreviation that works today is ambiguous after the next option.
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`")
