@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -145,6 +146,8 @@ class _Player:
     state_key: str | None = None
 
     def __post_init__(self) -> None:
+        # An episode may be played again while an engine still works on its first attempt.
+        self.nonce = secrets.token_hex(4)
         self.started = time.perf_counter()
         self.deadline = Deadline.after(self.limits.seconds)
         self.tools = {tool.name: tool for tool in self.domain.spec.tools}
@@ -176,7 +179,7 @@ class _Player:
         spec = SamplingSpec(
             min(self.sampling.max_tokens, room), self.sampling.temperature, self.sampling.top_p
         )
-        request = f"{self.episode}/{len(self.turns)}"
+        request = f"{self.episode}/{len(self.turns)}/{self.nonce}"
         started = time.perf_counter()
         call = asyncio.ensure_future(
             self.engine.generate(request, np.array(self.context, np.int32), spec)

@@ -19,7 +19,7 @@ from polymath.rewards.verdict import Status, Verdict
 from polymath.rollout.types import Episode, Outcome, OutcomeKind, Segment, Turn
 
 _VECTOR = 1
-"""The msgpack extension code of a one-dimensional numpy array: its dtype's name, a bar, its bytes."""
+"""The msgpack extension code of a numpy vector: its dtype's name, a bar, its bytes."""
 
 
 class Kind(StrEnum):
@@ -77,21 +77,35 @@ class EpisodeKey:
 
 def pack(record: Record) -> bytes:
     """The record as bytes."""
-    packed: bytes = msgpack.packb(
-        [str(record.kind), record.at, record.data], default=_pack_other, use_bin_type=True
-    )
-    return packed
+    return pack_value([str(record.kind), record.at, record.data])
 
 
 def unpack(payload: bytes) -> Record:
     """The inverse of ``pack``. Raises ``ValueError`` for bytes that are no record."""
     try:
-        kind, at, data = msgpack.unpackb(
-            payload, ext_hook=_unpack_other, raw=False, strict_map_key=False
-        )
+        kind, at, data = unpack_value(payload)
         return Record(Kind(kind), float(at), data)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"not a record: {error}") from error
+
+
+def pack_value(value: Any) -> bytes:
+    """JSON-like data, bytes and numpy vectors as msgpack. Raises ``TypeError`` for anything else,
+    ``ValueError`` for what msgpack cannot write (a lone surrogate, an integer beyond 64 bits).
+    """
+    try:
+        packed: bytes = msgpack.packb(value, default=_pack_other, use_bin_type=True)
+    except OverflowError as error:
+        raise ValueError(f"cannot pack: {error}") from error
+    return packed
+
+
+def unpack_value(payload: bytes) -> Any:
+    """The inverse of ``pack_value``; tuples come back as lists. Raises ``ValueError``."""
+    try:
+        return msgpack.unpackb(payload, ext_hook=_unpack_other, raw=False, strict_map_key=False)
+    except (TypeError, msgpack.UnpackException) as error:
+        raise ValueError(f"cannot unpack: {error}") from error
 
 
 def turn_data(episode: str, index: int, turn: Turn) -> dict[str, Any]:
@@ -197,7 +211,9 @@ def episodes(records: Iterable[Record]) -> Iterator[Episode]:
     """The finished episodes of a log, with their turns, in the order in which they ended."""
     turns: dict[str, dict[int, Turn]] = {}
     for record in records:
-        if record.kind is Kind.TURN:
+        if record.kind is Kind.OPENED:
+            turns.pop(record.data["episode"], None)  # an attempt that died is played afresh
+        elif record.kind is Kind.TURN:
             played = turns.setdefault(record.data["episode"], {})
             played[record.data["index"]] = turn_from(record.data)
         elif record.kind is Kind.EPISODE:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from polymath.errors import PolymathError
 from polymath.rollout.records import Kind, Record, pack, unpack
 from polymath.rollout.schema import RunStoreConfig
 
@@ -27,7 +28,7 @@ _LARGEST = 1 << 30
 """No record is larger; a longer length is damage."""
 
 
-class RunStoreError(RuntimeError):
+class RunStoreError(PolymathError):
     """The log cannot be read or written; the message names the file and the way out."""
 
 
@@ -35,7 +36,7 @@ class RunStore:
     """The writer. One at a time per folder; a second one is refused.
 
     What ``append`` returned from survives the death of this process; what was flushed to the disk
-    (``fsync_seconds``) survives the machine's. Raises ``RunStoreError``: locked, damaged, disk full.
+    (``fsync_seconds``) survives the machine's. Raises ``RunStoreError``: locked, damaged, full.
     """
 
     def __init__(self, folder: str | os.PathLike[str], config: RunStoreConfig) -> None:

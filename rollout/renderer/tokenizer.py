@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from polymath.errors import UserError
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -37,7 +39,7 @@ SMALLEST = RESERVED + 256
 _PIECES = r"""\\[a-z"\\/]?|\p{L}+|\p{N}|\s|[^\s\p{L}\p{N}\\]+"""
 
 
-class TokenizerError(ValueError):
+class TokenizerError(UserError):
     """A tokenizer that does not fit the chat format; the message says what to do."""
 
 
