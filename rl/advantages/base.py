@@ -15,13 +15,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polymath.errors import PolymathError
+
 Rewards = NDArray[np.float64]
 
 NO_SPREAD = 1e-8
 """Rewards of a group that differ by no more than this differ by rounding only: no credit at all."""
 
 
-class AdvantageError(ValueError):
+class AdvantageError(PolymathError):
     """Rewards or groups from which no advantage can be computed; the message names the group."""
 
 
