@@ -62,9 +62,10 @@ def compose(
     for override in overrides:
         key, value = _parse(override)
         if key in tree.groups and not isinstance(value, Mapping):
-            option = "null" if value is None else str(value)
-            tree.check_option(key, option)
-            choices.append(f"{key}={option}")
+            if key == EXPERIMENTS and value is None:
+                continue
+            tree.check_option(key, "null" if value is None else str(value))
+            choices.append(f"{key}={value}")
         else:
             values.append((key, value))
     composed = tree.compose(command, choices)
@@ -136,7 +137,7 @@ class _Tree:
     def check_option(self, group: str, option: str) -> None:
         """Refuse an option that no file of the group provides."""
         known = self.options[group]
-        if option == "null" or option in known:
+        if option in known:
             return
         close = nearest(option, list(known))
         hint = f"did you mean {group}={close}?" if close else f"there are {', '.join(known)}"
@@ -151,9 +152,14 @@ class _Tree:
         from omegaconf.errors import OmegaConfBaseException
         from yaml import YAMLError
 
-        extra = [f"hydra.searchpath=[file://{folder}]" for folder in self.folders[1:]]
+        root = self.options["."].get(command)
+        if root is None:
+            raise UserError(f"there is no {command}.yaml in {self.folders[-1]}")
+        # Hydra wants the command's own file in its main folder; options may lie in any.
+        others = [folder for folder in self.folders if folder != root.parent]
+        extra = [f"hydra.searchpath=[file://{folder}]" for folder in others]
         try:
-            with initialize_config_dir(str(TREE), version_base="1.3"):
+            with initialize_config_dir(str(root.parent), version_base="1.3"):
                 composed = hydra_compose(command, overrides=[*choices, *extra])
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise UserError(f"configuration: {_first_line(error)}") from error
@@ -227,6 +233,10 @@ def _upwards(key: str) -> Iterator[str]:
 
 
 def _first_line(error: Exception) -> str:
+    """What an error of Hydra, OmegaConf or the YAML reader says, with the place if it knows one."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"{mark.name}, line {mark.line + 1}: {getattr(error, 'problem', 'not YAML')}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     key = getattr(error, "full_key", None)
     return (lines[0] if lines else type(error).__name__) + (f" (at {key})" if key else "")
