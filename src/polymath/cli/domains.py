@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from polymath.cli.output import add_json, print_json, print_table
 
 if TYPE_CHECKING:
+    from polymath.envs.certify import Certificate
     from polymath.envs.contract import Domain
 
 
@@ -105,13 +107,27 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _certify(arguments: argparse.Namespace) -> int:
-    from polymath.envs import certify
+    import asyncio
+    from dataclasses import asdict
 
     found = [_find(domain_id) for domain_id in arguments.ids]
-    certificates = [certify.certify(domain) for domain in found]
+    certificates = asyncio.run(_certificates(found))
     if arguments.json:
-        print_json({"certificates": [certificate.to_json() for certificate in certificates]})
+        shown = [{**asdict(c), "passed": c.passed} for c in certificates]
+        print_json({"certificates": shown})
     else:
         for certificate in certificates:
-            print(certificate.summary())
+            print(certificate)
     return 0 if all(certificate.passed for certificate in certificates) else 1
+
+
+async def _certificates(domains: Sequence[Domain]) -> list[Certificate]:
+    from polymath.envs.certify import certify
+    from polymath.envs.sandbox import make_backend
+    from polymath.envs.sandbox.schema import SandboxConfig
+
+    backend = make_backend(SandboxConfig())
+    try:
+        return [await certify(domain, backend) for domain in domains]
+    finally:
+        await backend.close()

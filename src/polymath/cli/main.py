@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PolymathError as error:
         return _fail(_one_line(error), 1, parsed, debug)
     except Exception as error:
+        if type(error).__module__.startswith("polymath."):
+            return _fail(_one_line(error), 1, parsed, debug)
         return _fail(f"{type(error).__name__}: {_one_line(error)}", 1, parsed, debug, unexpected=True)
 
 
