@@ -1,7 +1,7 @@
 """The ledger: what became of every sampled token.
 
-A token is *pending* until it is *consumed* by an optimizer step, *dropped* for a reason, or filed as
-*not for training* (evaluation, served). Episodes are the accounts, tokens the unit. ``balance``
+A token is *pending* until it is *consumed* by an optimizer step, *dropped* for a reason, or filed
+as *not for training* (evaluation, served). Episodes are the accounts, tokens the unit. ``balance``
 compares the books with what others counted on their own; a difference stops the run and says where.
 
 With several epochs over a batch, tokens count as consumed in the first.
@@ -49,18 +49,18 @@ class Ledger:
         self._accounts: dict[str, Account] = {}
         self._steps: dict[int, int] = {}
 
-    def sampled(self, episode: str, tokens: int) -> None:
+    def sample(self, episode: str, tokens: int) -> None:
         """An episode ended with this many sampled tokens; they are now pending."""
         if tokens < 0:
             raise LedgerError(f"ledger: episode {episode}: {tokens} sampled tokens")
         if episode in self._accounts:
             raise LedgerError(
-                f"ledger: episode {episode} was entered twice: {self._accounts[episode].sampled} sampled "
-                f"tokens, now {tokens} more"
+                f"ledger: episode {episode} was entered twice: "
+                f"{self._accounts[episode].sampled} sampled tokens, now {tokens} more"
             )
         self._accounts[episode] = Account(sampled=tokens, pending=tokens)
 
-    def consume_all(self, tokens: Mapping[str, int], step: int) -> None:
+    def consume(self, tokens: Mapping[str, int], step: int) -> None:
         """Optimizer step ``step`` trained this many tokens of each episode."""
         for episode, count in tokens.items():
             self._check(episode, count, f"consume by step {step}")
@@ -157,8 +157,7 @@ class Ledger:
             dropped=dropped,
         )
 
-    @property
-    def state(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """A JSON object with all that ``restore`` needs."""
         return {
             name: [
@@ -185,7 +184,8 @@ class Ledger:
         account = self.account(episode)
         if not 0 <= tokens <= account.pending:
             raise LedgerError(
-                f"ledger: episode {episode}: cannot {what}: {tokens} tokens asked for, {account.pending} "
-                f"pending of {account.sampled} sampled (consumed by step: {account.consumed})"
+                f"ledger: episode {episode}: cannot {what}: {tokens} tokens asked for, "
+                f"{account.pending} pending of {account.sampled} sampled "
+                f"(consumed by step: {account.consumed})"
             )
         return account

@@ -1,9 +1,10 @@
 """Optimizers and schedules, for parameters that may be sharded over ranks.
 
-Muon (https://kellerjordan.github.io/posts/muon/, arXiv 2502.16982) takes the hidden matrices: its update
-is the momentum with all singular values pushed towards one. AdamW takes the rest: embeddings, routers,
-convolutions, vectors. ``torch.optim.Muon`` is not used because it takes neither stacked experts nor
-sharded matrices, and computes in bfloat16, which is slow without hardware for it.
+Muon (https://kellerjordan.github.io/posts/muon/, arXiv 2502.16982) takes the hidden matrices: its
+update is the momentum with all singular values pushed towards one. AdamW takes the rest:
+embeddings, routers, convolutions, vectors. ``torch.optim.Muon`` is not used because it takes
+neither stacked experts nor sharded matrices, and computes in bfloat16, which is slow without
+hardware for it.
 """
 
 from __future__ import annotations
@@ -77,8 +78,10 @@ class Schedule:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon with Nesterov momentum over the last two dimensions, so that every expert of a stack is a
-    matrix of its own. A sharded momentum is gathered, and every rank keeps its part of the update."""
+    """Muon with Nesterov momentum over the last two dimensions, so that every expert of a stack is
+    a matrix of its own. A sharded momentum is gathered, and every rank keeps its part of the
+    update.
+    """
 
     def __init__(
         self, params: Iterable[Any], lr: float, momentum: float, weight_decay: float
@@ -117,7 +120,8 @@ def orthogonalise(matrix: Tensor) -> Tensor:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    whole: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -1,24 +1,27 @@
 """From rows to micro-batches: who computes what, decided from lengths alone.
 
-``plan`` deals rows to ranks, packs each rank's rows into lanes and cuts the lanes into micro-batches,
-the same number on every rank, because the ranks' collectives must match. ``collate`` turns one planned
-micro-batch into arrays. Nothing here weighs or averages anything: how a batch is packed cannot change
-what is learned.
+``plan`` deals rows to ranks, packs each rank's rows into lanes and cuts the lanes into
+micro-batches, the same number on every rank, because the ranks' collectives must match. ``collate``
+turns one planned micro-batch into arrays. Nothing here weighs or averages anything: how a batch is
+packed cannot change what is learned.
 
-A document starts at a multiple of the model's chunk size, so that recurrent state is reset only where
-chunks begin.
+A document starts at a multiple of the model's chunk size, so that recurrent state is reset only
+where chunks begin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polymath.errors import PolymathError
 from polymath.rollout.types import Row
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class PackingError(PolymathError):
@@ -204,20 +207,20 @@ def collate(
             own = np.flatnonzero(row.loss_mask)
             parts.append((index * shape[1] + placement.start + own - 1, row, own))
 
-    def gathered(name: str, dtype: type) -> NDArray[np.generic]:
-        found = [getattr(row, name)[own] for _, row, own in parts]
-        return np.concatenate(found or [np.zeros(0)]).astype(dtype)
-
     counts = [np.full(len(own), sequence_tokens[row.episode]) for _, row, own in parts]
     return Collated(
         input_ids=input_ids,
         document_ids=document_ids,
-        positions=np.concatenate([p for p, _, _ in parts] or [np.zeros(0)]).astype(np.int64),
-        targets=gathered("tokens", np.int64),  # type: ignore[arg-type]
-        behaviour=gathered("logprobs", np.float32),  # type: ignore[arg-type]
-        advantages=gathered("advantages", np.float32),  # type: ignore[arg-type]
-        sequence_tokens=np.concatenate(counts or [np.zeros(0)]).astype(np.float32),
+        positions=_joined([positions for positions, _, _ in parts], np.int64),
+        targets=_joined([row.tokens[own] for _, row, own in parts], np.int64),
+        behaviour=_joined([row.logprobs[own] for _, row, own in parts], np.float32),
+        advantages=_joined([row.advantages[own] for _, row, own in parts], np.float32),
+        sequence_tokens=_joined(counts, np.float32),
     )
+
+
+def _joined(parts: Sequence[NDArray[Any]], dtype: type[Scalar]) -> NDArray[Scalar]:
+    return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)
 
 
 def sequence_tokens(sizes: Sequence[RowSize]) -> dict[str, int]:

@@ -15,7 +15,8 @@ from polymath.rl.advantages.base import AdvantageError, Rewards, members, no_spr
 
 class Grpo:
     """``normalise_std`` divides by the population standard deviation; a group without spread gets
-    exact zeros. A group of one raises ``AdvantageError`` unless ``allow_single`` is set."""
+    exact zeros. A group of one raises ``AdvantageError`` unless ``allow_single`` is set.
+    """
 
     def __init__(self, normalise_std: bool = False, allow_single: bool = False) -> None:
         self._normalise_std = normalise_std

@@ -25,8 +25,9 @@ class StateError(LearnerError):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """``step`` counts optimizer steps since the first weights. ``trained`` is how many tokens of each
-    episode carried loss; ``metrics`` bear the names of the table in ``polymath.rl.tracking``."""
+    """``step`` counts optimizer steps since the first weights. ``trained`` is how many tokens of
+    each episode carried loss; ``metrics`` bear the names of the table in ``polymath.rl.tracking``.
+    """
 
     step: int
     trained: Mapping[str, int]
@@ -41,15 +42,17 @@ class Learner(Protocol):
         ...
 
     async def step(self, rows: Sequence[Row] | Sequence[Any]) -> StepResult:
-        """One optimizer step over all rows: given as they are, or as Ray references to lists of them.
+        """One optimizer step over all rows: given as they are, or as Ray references to lists of
+        them.
 
         Raises ``NonFiniteError`` before anything moves.
         """
         ...
 
     async def logprobs(self, documents: Sequence[Tokens], temperature: float = 1.0) -> list[Floats]:
-        """For each document [T] the log-probability of every token given those before it, [T]; that of
-        the first is 0."""
+        """For each document [T] the log-probability of every token given those before it, [T]; that
+        of the first is 0.
+        """
         ...
 
     async def publish(self, version: int, folder: str) -> WeightUpdate:

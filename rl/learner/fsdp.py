@@ -2,8 +2,8 @@
 
 Every rank holds a shard of the model and sees its own micro-batches. Losses are sums over global
 denominators, so gradients are summed over ranks and never averaged. Before the optimizer moves, all
-ranks agree that inputs, losses and gradients are finite; if not, all raise the same error and nothing
-has changed.
+ranks agree that inputs, losses and gradients are finite; if not, all raise the same error and
+nothing has changed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -63,12 +64,12 @@ class FsdpRank:
     def __init__(self, spec: RankSpec, rank: int) -> None:
         self._spec = spec
         self._rank = rank
-        self._store: dist.TCPStore | None = None
+        self._store: TCPStore | None = None
         self._dtype = torch.float64 if spec.compute_dtype == "float64" else torch.float32
 
     def host(self, address: str) -> int:
         """Open the meeting point of all ranks on a free port of this node; returns the port."""
-        self._store = dist.TCPStore(
+        self._store = TCPStore(
             address,
             0,
             self._spec.ranks,
@@ -86,7 +87,7 @@ class FsdpRank:
         if address == LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if self._store is None:
-            self._store = dist.TCPStore(
+            self._store = TCPStore(
                 address, port, spec.ranks, timeout=timedelta(seconds=spec.start_seconds)
             )
         dist.init_process_group(
@@ -105,7 +106,8 @@ class FsdpRank:
         torch.manual_seed(spec.seed + 1 + self._rank)
 
     def step(self, work: StepWork, rows: Mapping[int, Row]) -> tuple[int, dict[str, float]]:
-        """One optimizer step; returns how many were made so far, and the metrics (equal on all ranks).
+        """One optimizer step; returns how many were made so far, and the metrics (equal on all
+        ranks).
 
         Raises ``NonFiniteError``, on all ranks alike, before anything moves.
         """
@@ -169,7 +171,7 @@ class FsdpRank:
         return found
 
     def publish(self, path: str) -> str:
-        """Gather the weights; rank 0 writes them as one file and returns their digest, others ''."""
+        """Gather the weights; rank 0 writes one file and returns the digest, others ''."""
         weights = self._whole_weights()
         if self._rank != 0:
             return ""
@@ -185,8 +187,8 @@ class FsdpRank:
     def save(self, folder: str) -> ShardFile:
         """Write this rank's shards of everything that the next step depends on."""
         self._optimizers.prepare_state()
-        shards = [self._shard(name, tensor) for name, tensor in self._state()]
-        shards = [shard for shard in shards if shard is not None]
+        parts = (self._shard(name, tensor) for name, tensor in self._state())
+        shards = [part for part in parts if part is not None]
         random = random_state(self._spec.device)
         shards.append(Shard(f"random:{self._rank}", random, tuple(random.shape)))
         return write_shards(Path(folder), self._rank, shards)
@@ -250,7 +252,7 @@ class FsdpRank:
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
-        scorer.set_reduce_scatter_unused_params(True)
+                module.set_reduce_scatter_unused_params(True)
         return scorer
 
     def _inputs(self, batch: Collated) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -327,9 +329,9 @@ class FsdpRank:
         return value
 
     def _clip(self) -> float:
-        """Scale gradients to the allowed norm; returns the norm before. Raises ``NonFiniteError``."""
+        """Scale gradients to the allowed norm; returns the norm before, which must be finite."""
         named = [(n, p) for n, p in self._model.named_parameters() if p.grad is not None]
-        norm = _whole(nn.utils.get_total_norm([p.grad for _, p in named]))
+        norm = _whole(nn.utils.get_total_norm([p.grad for _, p in named if p.grad is not None]))
         if not torch.isfinite(norm):
             bad = [name for name, p in named if not _local(p.grad).isfinite().all()]
             problems = [f"gradient of {', '.join(bad[:3])} ({len(bad)} parameters)"] if bad else []
@@ -378,7 +380,7 @@ class FsdpRank:
             yield f"optimizer:{name}", tensor
 
     def _shard(self, name: str, tensor: Tensor) -> Shard | None:
-        """This rank's part of a tensor; what all ranks hold alike is rank 0's."""
+        """The rank's part of a tensor; what all ranks hold alike is rank 0's."""
         if isinstance(tensor, DTensor):
             return Shard(name, tensor.to_local(), tuple(tensor.shape), _first_row(tensor))
         return Shard(name, tensor, tuple(tensor.shape)) if self._rank == 0 else None

@@ -1,4 +1,5 @@
-"""The driver's side of the learner: plans from lengths, calls all ranks at once, waits with a deadline.
+"""The driver's side of the learner: plans from lengths, calls all ranks at once, waits with a
+deadline.
 
 Every wait names the rank it waits for. A rank that dies ends the wait within seconds; the group is
 broken from then on, and a new one goes on from the last saved state.
@@ -29,7 +30,8 @@ from polymath.rollout.engine.base import WeightUpdate
 from polymath.rollout.types import Floats, Row, Tokens
 
 _BLAME_SECONDS = 2.0
-"""When a rank dies the others fail on their connection to it, perhaps first; wait for the culprit."""
+"""When a rank dies the others fail on their connection to it, perhaps first; wait for the culprit.
+"""
 _GOODBYE_SECONDS = 5.0
 
 PerRank = Callable[[int], tuple[Any, ...]]
@@ -37,7 +39,8 @@ PerRank = Callable[[int], tuple[Any, ...]]
 
 class LearnerGroup:
     """A learner of one or more FSDP ranks in Ray actors. ``temperature`` is the sampling one: it is
-    part of the behaviour distribution, so the learner's log-probabilities are taken at it too."""
+    part of the behaviour distribution, so the learner's log-probabilities are taken at it too.
+    """
 
     def __init__(
         self,
@@ -66,10 +69,11 @@ class LearnerGroup:
         await self._all("start", lambda rank: (address, port), deadline, "hold the model")
 
     async def step(self, rows: Sequence[Row] | Sequence[Any]) -> StepResult:
-        """One optimizer step over all rows: given as they are, or as Ray references to lists of them.
+        """One optimizer step over all rows: given as they are, or as Ray references to lists of
+        them.
 
-        Raises ``NonFiniteError`` before anything moves, ``PackingError`` for a row that is too long,
-        and ``LearnerError`` when a rank fails or is late.
+        Raises ``NonFiniteError`` before anything moves, ``PackingError`` for a row that is too
+        long, and ``LearnerError`` when a rank fails or is late.
         """
         deadline = self._spec.step_seconds
         sources, sizes, places = await self._survey(rows)
@@ -88,8 +92,9 @@ class LearnerGroup:
         return StepResult(self._steps, counts, metrics)
 
     async def logprobs(self, documents: Sequence[Tokens], temperature: float = 1.0) -> list[Floats]:
-        """For each document [T] the log-probability of every token given those before it, [T]; that of
-        the first is 0."""
+        """For each document [T] the log-probability of every token given those before it, [T]; that
+        of the first is 0.
+        """
         rows = [_document_row(i, document) for i, document in enumerate(documents)]
         sources, sizes, places = await self._survey(rows)
         plans = plan(sizes, self._spec.ranks, self._spec.budget)

@@ -24,7 +24,8 @@ class LearnerConfig(Section):
     tokens_per_microbatch: int = 8192
     """Upper bound of one micro-batch, padding included."""
     lane_tokens: int = 512
-    """Rows are packed into lanes of at most this length, or of the longest row if that is longer."""
+    """Rows are packed into lanes of at most this length, or of the longest row if that is longer.
+    """
     optimizer: str = "adamw"
     """``adamw``, or ``muon`` for the hidden matrices with AdamW for everything else."""
     learning_rate: float = 2e-4

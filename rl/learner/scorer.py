@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 LOGITS_AT_ONCE = 1 << 24
-"""Elements of the logits that exist at a time; beyond, they are made in pieces and made again in the
-backward pass."""
+"""Elements of the logits that exist at a time; beyond, they are made in pieces and made again in
+the backward pass.
+"""
 
 
 class Scorer(nn.Module):
     """Wraps a causal model: ``model(input_ids, document_ids)`` has ``hidden`` [B, T, d] and ``aux``
-    (named ``sum`` and ``count``), ``model.logits(hidden)`` the logits."""
+    (named ``sum`` and ``count``), ``model.logits(hidden)`` the logits.
+    """
 
     def __init__(self, model: nn.Module, vocab_size: int) -> None:
         super().__init__()
@@ -32,14 +34,17 @@ class Scorer(nn.Module):
         temperature: float,
         entropy_gradient: bool = False,
     ) -> tuple[Tensor, Tensor, dict[str, tuple[Tensor, Tensor]]]:
-        """Log-probabilities [N] of ``targets`` [N] at ``temperature``, entropies [N], and ``aux`` as pairs.
+        """Log-probabilities [N] of ``targets`` [N] at ``temperature``, entropies [N], and ``aux``
+        as pairs.
 
         ``positions`` [N] index the flattened [B * T] lanes: the token before each target.
         """
         output = self.model(input_ids, document_ids)
         hidden = output.hidden.flatten(0, 1)[positions]
         scored = []
-        pieces = list(zip(hidden.split(self._piece), targets.split(self._piece), strict=True))
+        pieces = list(
+            zip(torch.split(hidden, self._piece), torch.split(targets, self._piece), strict=True)
+        )
         for piece in pieces:
             arguments = (*piece, temperature, entropy_gradient)
             if len(pieces) == 1:

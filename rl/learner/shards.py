@@ -3,9 +3,9 @@
     rank-00000.safetensors ...    tensors as this rank held them
     manifest.json                 step, and for each tensor its shape and where its rows lie
 
-Without a manifest the folder holds nothing. Files are checked by SHA-256 before anything is taken from
-them, and nothing is unpickled. Tensors are cut along their first dimension, so any number of ranks can
-read what any other number wrote.
+Without a manifest the folder holds nothing. Files are checked by SHA-256 before anything is taken
+from them, and nothing is unpickled. Tensors are cut along their first dimension, so any number of
+ranks can read what any other number wrote.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _sha256(path: Path) -> str:
 
 
 def random_state(device: str) -> Tensor:
-    """This process's random state as one uint8 tensor: torch's own, then the device's."""
+    """The process's random state as one uint8 tensor: torch's own, then the device's."""
     states = [torch.get_rng_state()]
     if device == "cuda":
         states.append(torch.cuda.get_rng_state())

@@ -13,7 +13,7 @@ from polymath.rl.losses.base import Mean
 
 @dataclass(slots=True)
 class StepSums:
-    """``terms`` are the loss's, each over its global denominator already; ``load`` is [layers, E]."""
+    """``terms`` are over their global denominators already; ``load`` is [layers, E]."""
 
     terms: dict[str, float] = field(default_factory=dict)
     means: dict[str, tuple[float, float]] = field(default_factory=dict)

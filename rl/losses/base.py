@@ -6,9 +6,9 @@
             total = -(tokens.advantages * tokens.logprobs).sum()
             return LossResult((Term("policy", total, Denominator.TOKENS),))
 
-A loss sees one micro-batch and never divides by anything that it counts there: denominators belong to
-the whole batch of the optimizer step, so no way of cutting the batch up changes the gradient. Metrics
-are sums with counts, or maxima, for the same reason.
+A loss sees one micro-batch and never divides by anything that it counts there: denominators belong
+to the whole batch of the optimizer step, so no way of cutting the batch up changes the gradient.
+Metrics are sums with counts, or maxima, for the same reason.
 """
 
 from __future__ import annotations
