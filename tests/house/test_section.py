@@ -46,7 +46,14 @@ def test_passing_a_section_on_reads_nothing_of_it() -> None:
 
 @pytest.mark.parametrize(
     "use",
-    [repr, pickle.dumps, deepcopy, Section.to_dict, lambda c: c == Outer(), lambda c: c.replace(steps=4)],
+    [
+        repr,
+        pickle.dumps,
+        deepcopy,
+        Section.to_dict,
+        lambda c: c == Outer(),
+        lambda c: c.replace(steps=4),
+    ],
     ids=["repr", "pickle", "deepcopy", "to_dict", "equality", "replace"],
 )
 def test_handling_a_section_reads_nothing(use: object) -> None:

@@ -16,7 +16,7 @@ def distribution(site: Path, name: str, version: str) -> None:
 def run(site: Path, code: str) -> str:
     """Run code in an interpreter that sees only these distributions, and this package."""
     package = Path(__file__).resolve().parents[2] / "src"
-    prelude = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
+    prelude = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
     prelude += f"sys.path[:0] = [{str(site)!r}, {str(package)!r}]\n"
     command = [sys.executable, "-S", "-P", "-c", prelude + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -30,7 +30,11 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return 1 if failing else 0
     colours = {Level.OK: "green", Level.LACKS: "yellow", Level.FAILS: "red"}
     rows = [
-        (f.name, Text(f.level.value, colours[f.level]), f.found if not f.fix else f"{f.found}: {f.fix}")
+        (
+            f.name,
+            Text(f.level.value, colours[f.level]),
+            f.found if not f.fix else f"{f.found}: {f.fix}",
+        )
         for f in findings
     ]
     print_table(("what", "", "found"), rows)

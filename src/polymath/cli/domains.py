@@ -96,7 +96,8 @@ def _show(arguments: argparse.Namespace) -> int:
     print(f"reward {spec.reward_range[0]} to {spec.reward_range[1]}, guess rate {spec.guess_rate}")
     print(f"limits {spec.limits}")
     print_table(
-        ("level", "name", "knobs"), [(level.index, level.name, level.knobs) for level in spec.levels]
+        ("level", "name", "knobs"),
+        [(level.index, level.name, level.knobs) for level in spec.levels],
     )
     print_table(("tool", "what it does"), [(tool.name, tool.description) for tool in spec.tools])
     print(f"{spec.instructions}\n\nA task of level {level.name}, seed {task.seed}:\n")
@@ -123,10 +124,10 @@ def _certify(arguments: argparse.Namespace) -> int:
 
 async def _certificates(domains: Sequence[Domain]) -> list[Certificate]:
     from polymath.envs.certify import certify
-    from polymath.envs.sandbox import make_backend
+    from polymath.envs.sandbox import select
     from polymath.envs.sandbox.schema import SandboxConfig
 
-    backend = make_backend(SandboxConfig())
+    backend = select(SandboxConfig())
     try:
         return [await certify(domain, backend) for domain in domains]
     finally:

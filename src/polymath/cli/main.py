@@ -54,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if type(error).__module__.startswith("polymath."):
             return _fail(_one_line(error), 1, parsed, debug)
-        return _fail(f"{type(error).__name__}: {_one_line(error)}", 1, parsed, debug, unexpected=True)
+        return _fail(
+            f"{type(error).__name__}: {_one_line(error)}", 1, parsed, debug, unexpected=True
+        )
 
 
 def _parse(given: list[str], parsed: argparse.Namespace) -> None:

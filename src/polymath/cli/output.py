@@ -10,7 +10,9 @@ from typing import Any
 
 def add_json(parser: ArgumentParser) -> None:
     """Give a command the option ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
 
 
 def print_json(value: dict[str, Any]) -> None:

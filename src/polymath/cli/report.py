@@ -13,7 +13,10 @@ def register(commands: Any) -> None:
     parser = commands.add_parser("report", help=text, description=text)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the page that compares (default comparison.html)"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the page that compares (default comparison.html)",
     )
     parser.set_defaults(run=_report)
 
