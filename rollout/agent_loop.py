@@ -191,7 +191,7 @@ class _Player:
             call.cancel()
             raise
         except Exception as error:  # whatever an engine raises is the engine's fault
-            raise _failed(f"engine: {_one_line(error)}") from error
+            raise _failed(f"engine: {one_line(error)}") from error
         finally:
             self.seconds["engine"] += time.perf_counter() - started
         self.context += generation.tokens.tolist()
@@ -317,17 +317,16 @@ class _Player:
         except TimeoutError:
             raise _failed(f"sandbox: {what} gave no answer in {grace:.0f} s") from None
         except SandboxError as error:
-            raise _failed(f"sandbox: {_one_line(error)}") from error
+            raise _failed(f"sandbox: {one_line(error)}") from error
         except _Ended:
             raise
         except Exception as error:
-            raise _Ended(
-                OutcomeKind.INVALID, f"domain: {what} raised {_one_line(error)}"
-            ) from error
+            raise _Ended(OutcomeKind.INVALID, f"domain: {what} raised {one_line(error)}") from error
         finally:
             self.seconds["sandbox"] += time.perf_counter() - started
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An error as one line of at most 300 letters, its type first."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}"[:300]

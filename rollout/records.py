@@ -91,10 +91,12 @@ def unpack(payload: bytes) -> Record:
 
 def pack_value(value: Any) -> bytes:
     """JSON-like data, bytes and numpy vectors as msgpack. Raises ``TypeError`` for anything else,
-    ``ValueError`` for what msgpack cannot write (a lone surrogate, an integer beyond 64 bits).
+    ``ValueError`` for an integer beyond 64 bits.
     """
     try:
-        packed: bytes = msgpack.packb(value, default=_pack_other, use_bin_type=True)
+        packed: bytes = msgpack.packb(
+            value, default=_pack_other, use_bin_type=True, unicode_errors="surrogatepass"
+        )
     except OverflowError as error:
         raise ValueError(f"cannot pack: {error}") from error
     return packed
@@ -103,7 +105,13 @@ def pack_value(value: Any) -> bytes:
 def unpack_value(payload: bytes) -> Any:
     """The inverse of ``pack_value``; tuples come back as lists. Raises ``ValueError``."""
     try:
-        return msgpack.unpackb(payload, ext_hook=_unpack_other, raw=False, strict_map_key=False)
+        return msgpack.unpackb(
+            payload,
+            ext_hook=_unpack_other,
+            raw=False,
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+        )
     except (TypeError, msgpack.UnpackException) as error:
         raise ValueError(f"cannot unpack: {error}") from error
 

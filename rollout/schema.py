@@ -69,6 +69,8 @@ class RolloutConfig(Section):
     """How long after its deadline an engine or session may still answer."""
     lease_seconds: float = 900.0
     """Time to live of a borrowed sandbox; at least an episode's longest time."""
+    journal_seconds: float = 60.0
+    """Deadline of writing turns to the run store."""
     affinity: bool = True
     """Keep a group on one engine, whose cache then holds the common prompt."""
 
@@ -99,5 +101,3 @@ class RunStoreConfig(Section):
     """A file is closed and the next one begun at this size, in MiB."""
     fsync_seconds: float = 1.0
     """Flush to the disk at most this often: 0 after every append, below 0 never."""
-    append_seconds: float = 60.0
-    """Deadline of an append, as seen by those who journal."""
