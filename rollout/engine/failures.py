@@ -8,13 +8,14 @@ from pathlib import Path
 _TAIL_BYTES = 200_000
 # "(EngineCore pid=12) ERROR 11-30 18:01:02 [core.py:1] ValueError: what went wrong"
 _ERROR = re.compile(r"(?:^|[\]\s])((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$")
+_CALL = "Call to collective_rpc method failed: "
 _SEE_ELSEWHERE = "Engine core initialization failed"
 _PREFIX = re.compile(r"^\(\w+ pid=\d+\)\s*(?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\]\s*)?")
 
 
 def describe(error: BaseException, log_file: str | None) -> str:
     """What went wrong, in one line: the root cause from the log if vLLM only points there."""
-    message = " ".join(str(error).split()) or type(error).__name__
+    message = " ".join(str(error).split()).removeprefix(_CALL) or type(error).__name__
     if log_file is not None:
         for line in reversed(_tail(log_file)):
             match = _ERROR.search(line)

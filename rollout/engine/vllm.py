@@ -345,11 +345,9 @@ class VllmEngine:
 
         llm = self._llm
         await llm.start_weight_update()
-        try:
-            request = WeightTransferUpdateRequest(update_info={"path": update.path})
-            await llm.update_weights(request)
-        finally:
-            await llm.finish_weight_update(str(update.version))
+        # A failure here ends vLLM's update by itself.
+        await llm.update_weights(WeightTransferUpdateRequest(update_info={"path": update.path}))
+        await llm.finish_weight_update(str(update.version))
         if not await llm.reset_prefix_cache():
             raise EngineError("prefixes of the old version could not be dropped")
         self._version = update.version
@@ -398,7 +396,7 @@ class VllmEngine:
             sampled_tokens=self._counts["sampled"],
             busy_seconds=busy,
             memory_bytes=await asyncio.to_thread(_memory_bytes),
-            labels={"engine": self._name},
+            labels={"engine": self._name, "pid": str(os.getpid())},
         )
 
 
