@@ -79,9 +79,9 @@ class Summary(GeneratedDomain):
             found = edited(artifact, cells, {target} if target else set())
             if found is None:
                 return 0.0
-            return float(
-                gives(found, target, gold) if target else same_number(artifact.answer, gold)
-            )
+            if target:
+                return float(gives(found, target, gold))
+            return float(same_number(artifact.answer, gold))
 
         return PlainVerifier(judge)
 
@@ -115,9 +115,7 @@ class Summary(GeneratedDomain):
             *common(task),
             Adversary("answers all numbers", script(answer(" ".join(map(str, numbers))))),
             Adversary("hedges", script(answer(f"{right} or {right + 1}"))),
-            Adversary(
-                "changes the table", script(put(gold["source"], 5), put(place, 5), answer(5))
-            ),
+            Adversary("changes the table", script(put(gold["source"], 5), done)),
             Adversary("writes beside", script(put("Z8", right), done)),
             Adversary("writes text", script(put(place, f"{right} units"), done)),
             Adversary("clears the table", script(put(gold["source"], ""), done)),

@@ -11,6 +11,7 @@ import io
 import re
 import zipfile
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
@@ -124,6 +125,11 @@ def cells(workbook: Workbook) -> Cells:
 
 def read(data: bytes) -> Cells:
     """The cells of an .xlsx file, or ``UnreadableWorkbook``."""
+    return dict(_read(data))
+
+
+@lru_cache(maxsize=8)  # the verdict and the milestones of one artifact are asked for in turn
+def _read(data: bytes) -> Cells:
     return cells(load(data))
 
 

@@ -33,7 +33,7 @@ class MissingExtra(ImportError):
 
 
 class GymDomain(ABC):
-    """A domain over one data set; a level's knobs are the fields of the data set's configuration."""
+    """A domain over one data set; a level's knobs are fields of the data set's configuration."""
 
     spec: DomainSpec
     dataset: ClassVar[str]
