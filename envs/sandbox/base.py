@@ -55,6 +55,10 @@ class SandboxUnavailable(SandboxError):
     """No backend can run here; the message names the fix."""
 
 
+class WorkspaceError(SandboxError):
+    """The workspace took a file not (it is full, or something stands in the way); it works on."""
+
+
 class Unsupported(SandboxError):
     """This backend lacks the capability; see ``Sandbox.capabilities``."""
 
