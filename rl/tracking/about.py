@@ -1,4 +1,6 @@
-"""What a run ran on: written once, so that a moved run folder still says where its figures come from."""
+"""What a run ran on: written once, so that a moved run folder still says where its figures
+come from.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def _field(path: Path, name: str) -> str:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    values = [line.split(":", 1)[1].strip() for line in lines if line.startswith(name) and ":" in line]
+    values = [
+        line.split(":", 1)[1].strip() for line in lines if line.startswith(name) and ":" in line
+    ]
     return values[0] if values else ""
 
 

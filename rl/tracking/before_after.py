@@ -1,14 +1,15 @@
-"""Held-out reward before and after a run, domain by domain, and whether the difference is more than noise.
+"""Held-out reward before and after a run, domain by domain, and whether the difference is more
+than noise.
 
-Levels of a domain are strata: their means are pooled by number of episodes. The mean over domains gives
-each domain the same weight. Standard errors of before and after are taken as independent; with the same
-seeds on both sides this errs on the careful side.
+Levels of a domain are strata: their means are pooled by number of episodes. The mean over domains
+gives each domain the same weight. Standard errors of before and after are taken as independent;
+with the same seeds on both sides this errs on the careful side.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -72,14 +73,19 @@ class Comparison:
 
 
 def compare(evaluations: Sequence[Evaluation]) -> list[Comparison]:
-    """One comparison for each mode that was evaluated before and after; domains present in both."""
+    """One comparison for each mode that was evaluated before and after; domains present in both.
+
+    A run that was prolonged has several evaluations ``after``; the newest counts.
+    """
     found = []
     for mode in MODES:
-        before = _by_domain(item for item in evaluations if (item.mode, item.split) == (mode, "before"))
-        after = _by_domain(item for item in evaluations if (item.mode, item.split) == (mode, "after"))
+        before = _by_domain(_at_one_step(evaluations, mode, "before", min))
+        after = _by_domain(_at_one_step(evaluations, mode, "after", max))
         both = sorted(before.keys() & after.keys())
         if both:
-            total = Change("all", _mean([before[name] for name in both]), _mean([after[name] for name in both]))
+            total = Change(
+                "all", _mean([before[name] for name in both]), _mean([after[name] for name in both])
+            )
             changes = tuple(Change(name, before[name], after[name]) for name in both)
             found.append(Comparison(mode, total, changes))
     return found
@@ -97,18 +103,27 @@ def estimates(evaluations: Sequence[Evaluation], mode: str) -> dict[int, Estimat
 
 
 def final_table(evaluations: Sequence[Evaluation], console: Console) -> None:
-    """Print the table before/after at the end of a run; nothing where there is nothing to compare."""
+    """Print the table before/after at the end of a run; nothing where there is nothing to
+    compare.
+    """
     comparisons = compare(evaluations)
     for comparison in comparisons:
         console.print(_table(comparison))
     for comparison in comparisons[:1]:
         if comparison.bystanders:
             names = ", ".join(comparison.bystanders)
-            console.print(Text(f"No gain beyond the noise ({comparison.mode}): {names}", style="yellow"))
+            console.print(
+                Text(f"No gain beyond the noise ({comparison.mode}): {names}", style="yellow")
+            )
 
 
 def _table(comparison: Comparison) -> Table:
-    table = Table(title=f"Held-out reward, {comparison.mode}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        title=f"Held-out reward, {comparison.mode}",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     table.add_column("domain")
     for header in ("before", "after", "gain", "n"):
         table.add_column(header, justify="right")
@@ -127,6 +142,17 @@ def _table(comparison: Comparison) -> Table:
 
 def _plus_minus(estimate: Estimate) -> str:
     return f"{estimate.mean:.3f} ± {estimate.stderr:.3f}"
+
+
+def _at_one_step(
+    evaluations: Sequence[Evaluation],
+    mode: str,
+    split: str,
+    choose: Callable[[Iterable[int]], int],
+) -> list[Evaluation]:
+    found = [item for item in evaluations if (item.mode, item.split) == (mode, split)]
+    step = choose(item.step for item in found) if found else None
+    return [item for item in found if item.step == step]
 
 
 def _by_domain(evaluations: Iterable[Evaluation]) -> dict[str, Estimate]:

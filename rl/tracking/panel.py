@@ -1,4 +1,5 @@
-"""The run at a glance, in the terminal: one live panel, or one plain line a step where nobody looks.
+"""The run at a glance, in the terminal: one live panel, or one plain line a step where nobody
+looks.
 
     with open_panel(config, screen) as panel:
         panel.update(PanelState.of(tracker.history, run="quickstart", steps=120, phase="learner"))
@@ -82,9 +83,14 @@ class PanelState:
     def of(
         history: History, *, run: str, steps: int, phase: str, warnings: Sequence[str] = ()
     ) -> PanelState:
-        """The state after the newest logged step of ``history``; ``steps`` is where the run ends."""
+        """The state after the newest logged step of ``history``; ``steps`` is where the run
+        ends.
+        """
         step = history.steps[-1] if history.steps else 0
-        curves = {"all": history.series("reward/mean"), **history.labelled("reward/family/<family>")}
+        curves = {
+            "all": history.series("reward/mean"),
+            **history.labelled("reward/family/<family>"),
+        }
         recent = [value for _, value in history.series("seconds/step")[-_RECENT:]]
         return PanelState(
             run=run,
@@ -92,7 +98,9 @@ class PanelState:
             steps=steps,
             phase=phase,
             rewards=tuple(
-                Reward.of(name, [value for _, value in series]) for name, series in curves.items() if series
+                Reward.of(name, [value for _, value in series])
+                for name, series in curves.items()
+                if series
             ),
             held_out=tuple(_held_out(history, mode) for mode in MODES if _points(history, mode)),
             step_seconds=recent[-1] if recent else None,
@@ -118,7 +126,10 @@ class Panel(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None: ...
 
 
@@ -161,7 +172,10 @@ class LivePanel(AbstractContextManager["LivePanel"]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._live.stop()
 
@@ -177,8 +191,9 @@ class LinePanel(AbstractContextManager["LinePanel"]):
         """Print what is new since the state before."""
         old = self._shown
         self._shown = state
-        for warning in state.warnings[len(old.warnings) if old else 0 :]:
-            self._print(f"warning: {warning}")
+        for warning in state.warnings:
+            if old is None or warning not in old.warnings:
+                self._print(f"warning: {warning}")
         if not state.rewards and (old is None or old.phase != state.phase):
             self._print(f"{state.run}: {state.phase.replace('_', ' ')}")
         if state.held_out and (old is None or old.held_out[:1] != state.held_out[:1]):
@@ -191,7 +206,10 @@ class LinePanel(AbstractContextManager["LinePanel"]):
         self._stream.flush()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stream.flush()
 

@@ -1,8 +1,11 @@
-"""How the panel looks: a state in, something drawable or a plain line out. Nothing here has a memory."""
+"""How the panel looks: a state in, something drawable or a plain line out. Nothing here has a
+memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -35,7 +38,9 @@ _BAD = "red"
 
 
 def panel(state: PanelState | None, phase_seconds: float, run_seconds: float) -> View:
-    """The whole panel. ``phase_seconds``: since the phase began; ``run_seconds``: since the start."""
+    """The whole panel. ``phase_seconds``: since the phase began; ``run_seconds``: since the
+    start.
+    """
     if state is None:
         return Frame(Text("starting", style=_QUIET), title="polymath", box=box.ROUNDED)
     parts: list[RenderableType] = [_progress(state, run_seconds), Text()]
@@ -71,16 +76,22 @@ def line(state: PanelState) -> str:
 
 def held_out_line(held_out: Sequence[HeldOut]) -> str:
     """A held-out evaluation as one plain line."""
-    return f"held-out at step {held_out[0].step} · " + " · ".join(_held_out(item) for item in held_out)
+    return f"held-out at step {held_out[0].step} · " + " · ".join(
+        _held_out(item) for item in held_out
+    )
 
 
 def sparkline(values: Sequence[float], low: float, high: float, width: int = _SPARK) -> str:
-    """Values between ``low`` and ``high`` as blocks, at most ``width`` of them (means of neighbours)."""
+    """Values between ``low`` and ``high`` as blocks, at most ``width`` of them (means of
+    neighbours).
+    """
     count = min(width, len(values))
     edges = [round(index * len(values) / count) for index in range(count + 1)] if count else [0]
-    means = [fmean(values[start:stop]) for start, stop in zip(edges, edges[1:], strict=False)]
+    means = [fmean(values[start:stop]) for start, stop in pairwise(edges)]
     top = len(_BARS) - 1
-    return "".join(_BARS[min(top, max(0, round((mean - low) / (high - low) * top)))] for mean in means)
+    return "".join(
+        _BARS[min(top, max(0, round((mean - low) / (high - low) * top)))] for mean in means
+    )
 
 
 def duration(seconds: float) -> str:
@@ -95,11 +106,18 @@ def _progress(state: PanelState, run_seconds: float) -> View:
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True)
-    left = f"{duration(state.seconds_left)} left" if state.seconds_left is not None else "time left unknown"
+    left = (
+        f"{duration(state.seconds_left)} left"
+        if state.seconds_left is not None
+        else "time left unknown"
+    )
     grid.add_row(
         Text.assemble("step ", (f"{state.step}", _NAME), (f" / {state.steps}", _QUIET)),
         ProgressBar(
-            total=max(1, state.steps), completed=state.step, complete_style="cyan", finished_style="green"
+            total=max(1, state.steps),
+            completed=state.step,
+            complete_style="cyan",
+            finished_style="green",
         ),
         Text.assemble(left, (f" · {duration(run_seconds)} gone", _QUIET)),
     )
@@ -134,16 +152,37 @@ def _facts(state: PanelState, phase_seconds: float) -> View:
     phase = state.phase.replace("_", " ")
     rows: list[tuple[str, list[str | Text]]] = [
         ("phase", [Text(phase, style=_NAME), duration(phase_seconds), *_step_time(state)]),
-        ("tokens/s", [*_optional("{:.0f} sampled", state.completion), *_optional("{:.0f} trained", state.trained)]),
-        ("staleness", [*_optional("{:.1f} steps", state.staleness), *_optional("{:.0f} at most", state.staleness_max)]),
-        ("idle", [*_optional("engine {:.0%}", state.engine_idle), *_optional("learner {:.0%}", state.learner_idle)]),
-        ("memory", [
-            *_optional("{:.1f} GiB used", _gib(state.memory_mib)),
-            *_optional("{:.1f} GiB free", _gib(state.memory_available_mib)),
-        ]),
-        ("held-out", [_held_out_text(item) for item in state.held_out] + _held_out_step(state)),
-        *[("warning", [Text(text, style="yellow")]) for text in state.warnings[-_WARNINGS:]],
+        (
+            "tokens/s",
+            [
+                *_optional("{:.0f} sampled", state.completion),
+                *_optional("{:.0f} trained", state.trained),
+            ],
+        ),
+        (
+            "staleness",
+            [
+                *_optional("{:.1f} steps", state.staleness),
+                *_optional("{:.0f} at most", state.staleness_max),
+            ],
+        ),
+        (
+            "idle",
+            [
+                *_optional("engine {:.0%}", state.engine_idle),
+                *_optional("learner {:.0%}", state.learner_idle),
+            ],
+        ),
+        (
+            "memory",
+            [
+                *_optional("{:.1f} GiB used", _gib(state.memory_mib)),
+                *_optional("{:.1f} GiB free", _gib(state.memory_available_mib)),
+            ],
+        ),
+        ("held-out", [*map(_held_out_text, state.held_out), *_held_out_step(state)]),
     ]
+    rows += [("warning", [Text(text, style="yellow")]) for text in state.warnings[-_WARNINGS:]]
     for name, values in rows:
         if values:
             grid.add_row(name, Text("   ").join(_as_text(value) for value in values))

@@ -1,22 +1,27 @@
 """The files of a run and how they are read back.
 
-- ``metrics.jsonl``: one object a line, ``{"step": 3, "time": 1.7e9, "reward/mean": 0.4, ...}``. A step may
-  take several lines; each metric stands in one of them.
+- ``metrics.jsonl``: one object a line, ``{"step": 3, "time": 1.7e9, "reward/mean": 0.4, ...}``. A
+  step may take several lines; of a repeated metric the last one counts.
 - ``evaluations.jsonl``: one `Evaluation` a line.
-- ``tables/<name>.jsonl``: one row a line, with its ``step``; ``tables/episodes.jsonl`` holds examples.
-- ``summary.json``: the figures that the run is remembered by. ``about.json``: when, where, with what.
+- ``tables/<name>.jsonl``: one row a line, with its ``step``; ``tables/episodes.jsonl`` holds
+  examples.
+- ``summary.json``: the figures that the run is remembered by. ``about.json``: when, where, with
+  what.
 
-A line that a crash has cut short at the very end of a file is left out; any other damage is an error.
+A line that a crash has cut short at the very end of a file is left out; any other damage is an
+error.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from polymath.errors import UserError
 from polymath.rl.tracking import metrics
 from polymath.rl.tracking.metrics import TrackingError
 
@@ -45,7 +50,9 @@ TABLE_COLUMNS: Mapping[str, tuple[str, ...]] = {
         "verdict",
     ),
 }
-"""Columns of each table. ``transcript`` is the text with its special tokens, ``verdict`` is JSON."""
+"""Columns of each table. ``transcript`` is the text with its special tokens, ``verdict`` is
+JSON.
+"""
 
 SPLITS = ("before", "during", "after")
 
@@ -53,13 +60,15 @@ Point = tuple[int, float]
 """A step and a value."""
 
 
-class RunDataError(TrackingError):
+class RunDataError(TrackingError, UserError):
     """A run's files are missing, empty or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Held-out reward of one domain at one level: ``n`` episodes, their mean and its standard error."""
+    """Held-out reward of one domain at one level: ``n`` episodes, their mean and its standard
+    error.
+    """
 
     step: int
     split: str
@@ -71,10 +80,12 @@ class Evaluation:
     stderr: float
 
     def __post_init__(self) -> None:
-        if self.split not in SPLITS or self.mode not in metrics.MODES or self.n < 1:
+        known = self.split in SPLITS and self.mode in metrics.MODES
+        if not (known and self.n >= 1 and math.isfinite(self.mean) and self.stderr >= 0):
             raise TrackingError(
-                f"evaluation of {self.domain} at step {self.step}: split {self.split!r}, mode {self.mode!r}, "
-                f"n {self.n}; expected a split of {SPLITS}, a mode of {metrics.MODES} and n >= 1"
+                f"evaluation of {self.domain} at step {self.step}: split {self.split!r}, mode "
+                f"{self.mode!r}, n {self.n}, mean {self.mean}, stderr {self.stderr}; expected a split "
+                f"of {SPLITS}, a mode of {metrics.MODES}, n >= 1 and finite figures"
             )
 
     @property
@@ -97,11 +108,16 @@ class History:
         self._series: dict[str, list[Point]] = {}
 
     def add(self, step: int, values: Mapping[str, float], time: float | None = None) -> None:
-        """Take in what was logged at ``step``; steps come in order."""
+        """Take in what was logged at ``step``. Steps come in order; a repeated value replaces
+        the first.
+        """
         if not self.steps or step > self.steps[-1]:
             self.steps.append(step)
         for name, value in values.items():
-            self._series.setdefault(name, []).append((step, value))
+            series = self._series.setdefault(name, [])
+            if series and series[-1][0] == step:
+                series.pop()
+            series.append((step, value))
         if time is not None:
             self.started = time if self.started is None else self.started
             self.ended = time
@@ -116,7 +132,9 @@ class History:
         return series[-1][1] if series else None
 
     def labelled(self, pattern: str) -> dict[str, list[Point]]:
-        """Series whose names fit ``pattern``, keyed by the values of its labels, in alphabetical order."""
+        """Series whose names fit ``pattern``, keyed by the values of its labels, in
+        alphabetical order.
+        """
         found = {}
         for name in sorted(self._series):
             values = metrics.labels(pattern, name)
@@ -138,7 +156,9 @@ def read_history(folder: Path) -> History:
     lines = read_lines(path)
     if not lines:
         state = "is empty" if path.exists() else "does not exist"
-        raise RunDataError(f"{path} {state}: no step of this run was logged, so there is nothing to show")
+        raise RunDataError(
+            f"{path} {state}: no step of this run was logged, so there is nothing to show"
+        )
     history = History()
     for number, line in enumerate(lines, 1):
         step, time = line.pop("step", None), line.pop("time", None)
@@ -173,7 +193,9 @@ def read_table(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object from a file; empty if there is no file. Raises ``RunDataError`` if it is damaged."""
+    """An object from a file; empty if there is no file. Raises ``RunDataError`` if it is
+    damaged.
+    """
     try:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -194,17 +216,23 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise RunDataError(f"{path}: cannot be read ({error.strerror})") from None
     whole = raw[:-1]  # what follows the last newline was cut short
-    return [_parse(line, f"{path}:{number}") for number, line in enumerate(whole, 1) if line.strip()]
+    return [
+        _parse(line, f"{path}:{number}") for number, line in enumerate(whole, 1) if line.strip()
+    ]
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = json.loads(line, parse_constant=_refuse)
     except ValueError:
         raise RunDataError(f"{where}: not a line of JSON; the file is damaged there") from None
     if not isinstance(value, dict):
         raise RunDataError(f"{where}: expected an object")
     return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def as_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:

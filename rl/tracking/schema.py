@@ -12,7 +12,8 @@ _CHOICES = {"wandb": ("offline", "online", "off"), "panel": ("auto", "on", "off"
 @dataclass(frozen=True)
 class TrackingConfig(Section):
     """``metrics.jsonl`` is always written; the rest is chosen here. Raises ``ValueError`` for a bad
-    choice."""
+    choice.
+    """
 
     wandb: str = "offline"
     """Weights & Biases: ``offline`` writes into the run's folder, ``online`` sends, ``off``."""
@@ -23,9 +24,13 @@ class TrackingConfig(Section):
     group: str = ""
     """Joins runs in Weights & Biases, such as the seeds of one experiment."""
     online_seconds: float = 30.0
-    """How long to wait for Weights & Biases to answer at the start, and to take the rest at the end."""
+    """How long to wait for Weights & Biases to answer at the start, and to take the rest at
+    the end.
+    """
     panel: str = "auto"
-    """The live terminal panel; ``auto`` shows it where stdout is a terminal, else one line a step."""
+    """The live terminal panel; ``auto`` shows it where stdout is a terminal, else one line a
+    step.
+    """
     episodes: int = 4
     """How many example episodes a table holds."""
     episodes_every: int = 10
@@ -36,4 +41,6 @@ class TrackingConfig(Section):
             value = dict(self.items())[name]
             if value not in allowed:
                 hint = ' (in YAML, quote "on" and "off")' if value in ("True", "False") else ""
-                raise ValueError(f"tracking.{name} must be one of {', '.join(allowed)}, not {value!r}{hint}")
+                raise ValueError(
+                    f"tracking.{name} must be one of {', '.join(allowed)}, not {value!r}{hint}"
+                )

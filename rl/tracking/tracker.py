@@ -40,8 +40,9 @@ class Tracker:
         resume_step: int | None = None,
         run_config: Mapping[str, Any] | None = None,
     ) -> None:
-        """``resume_step`` is the step of the checkpoint that the run goes on from: what was logged later
-        is dropped (-1 drops all). None starts a new run. ``run_config`` is shown by mirrors.
+        """``resume_step`` is the step of the checkpoint that the run goes on from: what was
+        logged later is dropped (-1 drops all). None starts a new run. ``run_config`` is shown by
+        mirrors.
 
         Raises ``TrackingError`` if a new run's folder already holds metrics.
         """
@@ -51,26 +52,34 @@ class Tracker:
         self._folder = run_folder
         self._files = JsonlSink(run_folder)
         run_folder.mkdir(parents=True, exist_ok=True)
+        self._resumed_at = resume_step
         self._open(resume_step)
         mode = config.wandb
-        target = WandbTarget(mode, config.project, config.entity, config.group, config.online_seconds)
+        target = WandbTarget(
+            mode, config.project, config.entity, config.group, config.online_seconds
+        )
         self._mirrors: list[Sink] = []
         if mode != "off":
             self._attempt("cannot start", lambda: self._mirror_to(target, run_config or {}))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of ``step``. A step may be logged in parts, with different metrics.
+        """Metrics of ``step``. A step may be logged in parts, with different metrics; only the step
+        that a run was resumed at may be repeated.
 
-        Raises ``UndeclaredMetric``, ``NonFiniteMetric``, or ``TrackingError`` for an earlier step, for a
-        metric already logged at this step, and for a file that cannot be written.
+        Raises ``UndeclaredMetric``, ``NonFiniteMetric``, or ``TrackingError`` for an earlier
+        step, for a metric already logged at this step, and for a file that cannot be written.
         """
         plain = checked(values, f"step {step}")
         newest = self.history.steps[-1] if self.history.steps else -1
         if step < newest:
-            raise TrackingError(f"step {step} logged after step {newest}: the step clock never goes back")
-        twice = self.history.names_at(step) & plain.keys() if step == newest else set()
-        if twice:
-            raise TrackingError(f"step {step}: metric {min(twice)!r} was already logged at this step")
+            raise TrackingError(
+                f"step {step} logged after step {newest}: the step clock never goes back"
+            )
+        twice = self.history.names_at(step) & plain.keys()
+        if twice and step == newest and step != self._resumed_at:
+            raise TrackingError(
+                f"step {step}: metric {min(twice)!r} was already logged at this step"
+            )
         now = time.time()
         self._files.log(step, now, plain)
         self.history.add(step, plain, now)
@@ -83,13 +92,19 @@ class Tracker:
         """
         columns = records.TABLE_COLUMNS.get(name)
         if columns is None:
-            raise TrackingError(f"table {name!r} is not declared; add it to TABLE_COLUMNS in records.py")
+            raise TrackingError(
+                f"table {name!r} is not declared; add it to TABLE_COLUMNS in records.py"
+            )
         for row in rows:
             if set(row) != set(columns):
                 odd = min(set(row) ^ set(columns))
-                raise TrackingError(f"table {name!r} at step {step}: column {odd!r} is missing or unknown")
+                raise TrackingError(
+                    f"table {name!r} at step {step}: column {odd!r} is missing or unknown"
+                )
         if rows:
-            self._write_rows(step, name, [{column: row[column] for column in columns} for row in rows])
+            self._write_rows(
+                step, name, [{column: row[column] for column in columns} for row in rows]
+            )
 
     def episodes_due(self, step: int) -> int:
         """How many example episodes the table of this step should hold; 0 where none is due."""
@@ -118,7 +133,9 @@ class Tracker:
         if resume_step is not None:
             self._files.rewind(resume_step)
         elif path.exists() and path.stat().st_size:
-            raise TrackingError(f"{path} already holds a run; resume it, or choose another run.name")
+            raise TrackingError(
+                f"{path} already holds a run; resume it, or choose another run.name"
+            )
         if path.exists() and path.stat().st_size:
             self.history = records.read_history(self._folder)
         if not (self._folder / records.ABOUT).exists():
@@ -129,7 +146,9 @@ class Tracker:
         try:
             self._files.table(step, name, rows)
         except (TypeError, ValueError) as error:
-            raise TrackingError(f"table {name!r} at step {step}: not writable as JSON ({error})") from None
+            raise TrackingError(
+                f"table {name!r} at step {step}: not writable as JSON ({error})"
+            ) from None
         self._forward(lambda sink: sink.table(step, name, rows))
 
     def _mirror_to(self, target: WandbTarget, run_config: Mapping[str, Any]) -> None:

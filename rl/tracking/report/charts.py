@@ -1,4 +1,6 @@
-"""Small charts as inline SVG: no script, no library, colours from the page's CSS (light and dark)."""
+"""Small charts as inline SVG: no script, no library, colours from the page's CSS (light and
+dark).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ _MOST_BARS = 80
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve. ``colour`` is 1 to 6; ``look`` is ``line``, ``faint`` or ``points`` (joined, with marks and,
-    from ``band``, error bars)."""
+    """A curve. ``colour`` is 1 to 6; ``look`` is ``line``, ``faint`` or ``points`` (joined,
+    with marks and, from ``band``, error bars).
+    """
 
     name: str
     points: Sequence[Point]
@@ -58,21 +61,31 @@ def line_chart(
     y_range: tuple[float, float] | None = None,
     label: str = "",
 ) -> str:
-    """Curves over steps. The vertical axis starts at 0 unless values lie below; ``label`` is for readers of
-    the page who cannot see it."""
+    """Curves over steps. The vertical axis starts at 0 unless values lie below; ``label`` is
+    for readers of the page who cannot see it.
+    """
     steps = [step for line in lines for step, _ in line.points]
     low, high = y_range or _span(lines)
     ticks = nice_ticks(low, high)
-    frame = Frame(width, height, _wide(min(steps), max(steps)), (min(low, ticks[0]), max(high, ticks[-1])))
-    body = [_grid(frame, ticks), *(_band(frame, line) for line in lines if line.look != "points")]
+    frame = Frame(
+        width, height, _wide(min(steps), max(steps)), (min(low, ticks[0]), max(high, ticks[-1]))
+    )
+    bands = [_band(frame, line) for line in lines if line.look != "points"]
+    body = [_grid(frame, ticks), *bands]
     body += [_line(frame, line) for line in lines]
     return _svg(frame, body, label)
 
 
 def stacked_bars(
-    parts: Sequence[tuple[str, Sequence[Point]]], *, width: int = 960, height: int = 220, label: str = ""
+    parts: Sequence[tuple[str, Sequence[Point]]],
+    *,
+    width: int = 960,
+    height: int = 220,
+    label: str = "",
 ) -> str:
-    """One bar a step (or a few steps, as their mean), made of parts in the order given, colours 1, 2, ..."""
+    """One bar a step (or a few steps, as their mean), made of parts in the order given,
+    colours 1, 2, ...
+    """
     values = [(name, dict(points)) for name, points in parts]
     steps = sorted({step for _, points in values for step in points})
     size = math.ceil(len(steps) / _MOST_BARS)
@@ -104,20 +117,21 @@ def dumbbell(before: tuple[float, float], after: tuple[float, float], top: float
     def at(value: float) -> float:
         return 8 + min(max(value / top, 0.0), 1.0) * (width - 16)
 
-    def whisker(mean: float, stderr: float, name: str) -> str:
-        return (
-            f'<line class="whisker {name}" x1="{at(mean - stderr):.1f}" x2="{at(mean + stderr):.1f}" '
-            f'y1="{middle}" y2="{middle}"/>'
-        )
+    def bar(kind: str, low: float, high: float) -> str:
+        return _rule(kind, at(low), at(high), middle, middle)
 
+    parts = [
+        bar("grid", 0.0, top),
+        bar("whisker old", before[0] - before[1], before[0] + before[1]),
+        bar("whisker new", after[0] - after[1], after[0] + after[1]),
+        bar("reach", before[0], after[0]),
+        f'<circle class="old" cx="{at(before[0]):.1f}" cy="{middle}" r="4"/>',
+        f'<circle class="new" cx="{at(after[0]):.1f}" cy="{middle}" r="4.5"/>',
+    ]
+    label = f"before {before[0]:.2f}, after {after[0]:.2f}"
     return (
-        f'<svg class="dumbbell" viewBox="0 0 {width} 18" role="img" aria-label="before {before[0]:.2f}, after '
-        f'{after[0]:.2f}"><line class="grid" x1="8" x2="{width - 8}" y1="{middle}" y2="{middle}"/>'
-        + whisker(*before, "old")
-        + whisker(*after, "new")
-        + f'<line class="reach" x1="{at(before[0]):.1f}" x2="{at(after[0]):.1f}" y1="{middle}" y2="{middle}"/>'
-        f'<circle class="old" cx="{at(before[0]):.1f}" cy="{middle}" r="4"/>'
-        f'<circle class="new" cx="{at(after[0]):.1f}" cy="{middle}" r="4.5"/></svg>'
+        f'<svg class="dumbbell" viewBox="0 0 {width} 18" role="img" aria-label="{label}">'
+        f"{''.join(parts)}</svg>"
     )
 
 
@@ -166,16 +180,24 @@ def _grid(frame: Frame, ticks: Sequence[float]) -> str:
     parts = []
     for tick in ticks:
         y = frame.top(tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{frame.width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{number(tick)}</text>')
+        parts.append(_rule("grid", _LEFT, frame.width - _RIGHT, y, y))
+        parts.append(_tick(_LEFT - 6, y + 3.5, "end", number(tick)))
     low, high = frame.x
-    for step in nice_ticks(low, high, max(4, frame.width // 110)):
-        if low <= step <= high and step == int(step):
-            parts.append(
-                f'<text class="tick" x="{frame.left(step):.1f}" y="{frame.height - 7}" '
-                f'text-anchor="middle">{int(step)}</text>'
-            )
+    steps = nice_ticks(low, high, max(4, frame.width // 110))
+    parts += [
+        _tick(frame.left(step), frame.height - 7, "middle", str(int(step)))
+        for step in steps
+        if low <= step <= high and step == int(step)
+    ]
     return "".join(parts)
+
+
+def _rule(kind: str, x1: float, x2: float, y1: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+
+
+def _tick(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 
 
 def _band(frame: Frame, line: Line) -> str:
@@ -193,8 +215,10 @@ def _line(frame: Frame, line: Line) -> str:
     if line.look == "points":
         for step, low, high in line.band:
             x = frame.left(step)
-            drawn += f'<line class="error s{line.colour}" x1="{x:.1f}" x2="{x:.1f}" y1="{frame.top(low):.1f}" y2="{frame.top(high):.1f}"/>'
-    mark = f'class="mark f{line.colour}" r="4.5"' if line.look == "points" else 'class="touch" r="5"'
+            drawn += _rule(f"error s{line.colour}", x, x, frame.top(low), frame.top(high))
+    mark = (
+        f'class="mark f{line.colour}" r="4.5"' if line.look == "points" else 'class="touch" r="5"'
+    )
     if line.look != "faint":
         drawn += "".join(
             f'<circle {mark} cx="{x:.1f}" cy="{y:.1f}"><title>{escape(line.name)}, step {step}: '

@@ -36,7 +36,9 @@ def write_comparison(run_folders: Sequence[Path], output: Path) -> Path:
     return output
 
 
-def mean_and_range(curves: Sequence[Sequence[Point]]) -> tuple[list[Point], list[tuple[int, float, float]]]:
+def mean_and_range(
+    curves: Sequence[Sequence[Point]],
+) -> tuple[list[Point], list[tuple[int, float, float]]]:
     """Mean over runs, and lowest and highest run, at the steps that all runs have."""
     tables = [dict(curve) for curve in curves]
     common = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
@@ -101,24 +103,31 @@ def _curves(runs: Sequence[Run]) -> str:
     for family in sorted(set().union(*labels)):
         curves[family] = [found.get(family, []) for found in labels]
     cards: list[str] = []
-    top = max((v for name, s in curves.items() if name != "all" for c in s for _, v in c), default=1.0)
+    top = max(
+        (v for name, s in curves.items() if name != "all" for c in s for _, v in c), default=1.0
+    )
     for index, (name, series) in enumerate(curves.items()):
         mean, spread = mean_and_range(series)
         if not mean:
             continue
         lines = [
-            *(Line(run.name, smoothed(points), 5, "faint") for run, points in zip(runs, series, strict=True)),
+            *(
+                Line(run.name, smoothed(points), 5, "faint")
+                for run, points in zip(runs, series, strict=True)
+            ),
             Line("mean over runs", smoothed(mean), 1, "line", spread),
         ]
         width, height = (960, 300) if index == 0 else (300, 170)
         y_range = None if index == 0 else (0.0, top)
-        chart = line_chart(lines, width=width, height=height, y_range=y_range, label=f"reward, {name}")
+        chart = line_chart(
+            lines, width=width, height=height, y_range=y_range, label=f"reward, {name}"
+        )
         cards.append(page.card(chart, name))
     if not cards:
         return ""
     note = (
-        "Blue: mean over the runs; band: lowest to highest run at that step; thin: each run. Curves are running "
-        "means over five steps, the band is not smoothed."
+        "Blue: mean over the runs; band: lowest to highest run at that step; thin: each run. Curves are "
+        "running means over five steps, the band is not smoothed."
     )
     return page.section("Training reward", note, cards[0], page.grid(3, cards[1:]))
 

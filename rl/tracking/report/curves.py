@@ -29,20 +29,34 @@ _LEARNING: tuple[tuple[str, tuple[Curve, ...]], ...] = (
     ("Expert load, busiest over mean", (("load", "model/expert_load"),)),
 )
 _SPEED: tuple[tuple[str, tuple[Curve, ...]], ...] = (
-    ("Tokens per second", (("sampled", "throughput/completion"), ("trained", "throughput/trained"))),
+    (
+        "Tokens per second",
+        (("sampled", "throughput/completion"), ("trained", "throughput/trained")),
+    ),
     ("Idle share", (("engine", "idle/engine"), ("learner", "idle/learner"))),
     ("Staleness, steps", (("mean", "staleness/mean"), ("highest", "staleness/max"))),
     ("Tokens an episode", (("tokens", "episode/tokens"),)),
-    ("Memory of the run", (("resident", "memory/total"), ("free on the machine", "memory/available"))),
+    (
+        "Memory of the run",
+        (("resident", "memory/total"), ("free on the machine", "memory/available")),
+    ),
     ("Prompt tokens from the prefix cache, share", (("share", "cache/hit_share"),)),
 )
 
 
 def reward_section(history: History, evaluations: Sequence[Evaluation]) -> str:
-    """Reward a step with its standard error, held-out points over it, and one small chart a family."""
+    """Reward a step with its standard error, held-out points over it, and one small chart a
+    family.
+    """
     mean = history.series("reward/mean")
-    lines = _with_spread("training reward", mean, history.series("reward/stderr"), 1) if mean else []
-    legend = [(1, "training reward, mean over 5 steps; thin: single steps; band: ± 1 standard error")] if mean else []
+    lines = (
+        _with_spread("training reward", mean, history.series("reward/stderr"), 1) if mean else []
+    )
+    legend = (
+        [(1, "training reward, mean over 5 steps; thin: single steps; band: ± 1 standard error")]
+        if mean
+        else []
+    )
     for colour, mode in enumerate(MODES, 2):
         points = estimates(evaluations, mode)
         if points:
@@ -57,20 +71,25 @@ def reward_section(history: History, evaluations: Sequence[Evaluation]) -> str:
         page.card(
             line_chart(
                 _with_spread(name, points, errors.get(name, []), 1),
-                width=300, height=170, y_range=(0.0, top), label=f"reward of {name} by step",
+                width=300,
+                height=170,
+                y_range=(0.0, top),
+                label=f"reward of {name} by step",
             ),
             f"{name}",
         )
         for name, points in families.items()
     ]
     large = (
-        page.card(page.key(legend) + line_chart(lines, width=960, height=320, label="reward by step"))
+        page.card(
+            page.key(legend) + line_chart(lines, width=960, height=320, label="reward by step")
+        )
         if lines
         else ""
     )
     note = (
-        "Reward of the episodes that each step trained on. The standard error is over the step's groups, since "
-        "episodes of one task are not independent."
+        "Reward of the episodes that each step trained on. The standard error is over the step's groups, "
+        "since episodes of one task are not independent."
     )
     return page.section("Reward", note, large, page.grid(3, small))
 
@@ -89,7 +108,10 @@ def speed_section(history: History) -> str:
         legend = [(colour, name.replace("_", " ")) for colour, (name, _) in enumerate(parts, 1)]
         bars = stacked_bars(parts, label="seconds of each phase by step")
         large = page.card(page.key(legend) + bars, "Seconds a step, by phase")
-    note = "Phases follow one another within a step; rollout goes on beside the learner where staleness allows."
+    note = (
+        "Phases follow one another within a step; where staleness allows, rollout goes on beside the "
+        "learner."
+    )
     return page.section("Time", note, large, page.grid(3, _cards(history, _SPEED)))
 
 
@@ -103,7 +125,9 @@ def outcome_section(history: History) -> str:
     legend = []
     for colour, (name, points) in enumerate(parts, 1):
         count = sum(value for _, value in points)
-        legend.append((colour, f"{name.replace('_', ' ')} {count:,.0f} ({count / max(total, 1):.1%})"))
+        legend.append(
+            (colour, f"{name.replace('_', ' ')} {count:,.0f} ({count / max(total, 1):.1%})")
+        )
     bars = stacked_bars(parts, height=180, label="episodes by outcome and step")
     reasons = history.labelled("outcome_reason/<outcome>/<reason>")
     rows = [
@@ -112,8 +136,8 @@ def outcome_section(history: History) -> str:
     ]
     table = page.card(page.table(["reason", "episodes"], rows)) if rows else ""
     note = (
-        "Episodes a step by how they ended. Invalid and infrastructure-failed ones are masked: they are never "
-        "turned into a reward."
+        "Episodes a step by how they ended. Invalid and infrastructure-failed ones are masked: they are "
+        "never turned into a reward."
     )
     return page.section("Outcomes", note, page.card(page.key(legend) + bars), table)
 
@@ -123,7 +147,8 @@ def _cards(history: History, charts: Iterable[tuple[str, tuple[Curve, ...]]]) ->
     for title, curves in charts:
         known = [(name, metric) for name, metric in curves if history.series(metric)]
         lines = [
-            Line(name, history.series(metric), colour) for colour, (name, metric) in enumerate(known, 1)
+            Line(name, history.series(metric), colour)
+            for colour, (name, metric) in enumerate(known, 1)
         ]
         if lines:
             row = find(known[0][1])
@@ -134,10 +159,14 @@ def _cards(history: History, charts: Iterable[tuple[str, tuple[Curve, ...]]]) ->
     return cards
 
 
-def _with_spread(name: str, points: Sequence[Point], errors: Sequence[Point], colour: int) -> list[Line]:
+def _with_spread(
+    name: str, points: Sequence[Point], errors: Sequence[Point], colour: int
+) -> list[Line]:
     spread = dict(errors)
     smooth = smoothed(points)
-    band: list[Band] = [(step, v - spread.get(step, 0.0), v + spread.get(step, 0.0)) for step, v in points]
+    band: list[Band] = [
+        (step, v - spread.get(step, 0.0), v + spread.get(step, 0.0)) for step, v in points
+    ]
     return [
         Line(name, points, colour, "faint", band if spread else ()),
         Line(name, smooth, colour, "line"),

@@ -9,11 +9,22 @@ from html import escape
 from typing import Any
 
 from polymath.rl.tracking.report import page
+from polymath.rollout.types import OutcomeKind
 
 _FROM_END, _FROM_START = 4, 2
 """How many episodes are shown of the last and of the first step that has some."""
+_FAIR = 0.5
+"""Rewards from here on are shown in green."""
 _LONGEST = 4000
 """Characters of one message that are shown."""
+
+_DETAILS = (
+    ("step", "step {}"),
+    ("level", "level {}"),
+    ("effort", "{} effort"),
+    ("turns", "{} turns"),
+    ("tokens", "{} tokens"),
+)
 
 _ROLE = re.compile(r"<\|(system|user|assistant|tool)\|>")
 _THOUGHT = re.compile(r"<\|think\|>(.*?)(?:<\|/think\|>|$)", re.DOTALL)
@@ -30,7 +41,9 @@ def episodes_section(rows: Sequence[Mapping[str, Any]]) -> str:
     if len(steps) > 1:
         chosen += [row for row in rows if row.get("step", 0) == steps[0]][:_FROM_START]
     note = "Exactly what the model saw and wrote, with what the verifier said. The last ones first."
-    return page.section("Example episodes", note, page.card("".join(_episode(row) for row in chosen)))
+    return page.section(
+        "Example episodes", note, page.card("".join(_episode(row) for row in chosen))
+    )
 
 
 def messages(transcript: str) -> Iterator[tuple[str, str]]:
@@ -42,21 +55,38 @@ def messages(transcript: str) -> Iterator[tuple[str, str]]:
 
 
 def _episode(row: Mapping[str, Any]) -> str:
-    reward = row.get("reward")
-    outcome = str(row.get("outcome", ""))
-    ending = f"reward {reward:.2f}" if isinstance(reward, int | float) else f"{outcome}: {row.get('why', '')}"
-    kind = "quiet" if not isinstance(reward, int | float) else "good" if reward >= 0.5 else "bad"
-    details = f"step {row.get('step')} · level {row.get('level')} · {row.get('turns')} turns · {row.get('tokens')} tokens"
-    said = "".join(_said(role, _marked(role, text)) for role, text in messages(str(row.get("transcript", ""))))
-    verdict = row.get("verdict")
+    details = " · ".join(form.format(row.get(name, "?")) for name, form in _DETAILS)
+    transcript = str(row.get("transcript", ""))
+    said = "".join(_said(role, _marked(role, text)) for role, text in messages(transcript))
+    verdict = _verdict(row.get("verdict"))
     if verdict:
-        text = verdict if isinstance(verdict, str) else json.dumps(verdict, ensure_ascii=False, indent=1)
-        said += _said("verdict", escape(_cut(text)))
+        said += _said("verdict", escape(_cut(verdict)))
     return (
-        f"<details><summary>{escape(str(row.get('domain', '')))} "
-        f'<span class="{kind}">{escape(ending)}</span><span class="quiet">{escape(details)}</span></summary>'
-        f"{said}</details>"
+        f"<details><summary>{escape(str(row.get('domain', '')))} {_ending(row)}"
+        f'<span class="quiet">{escape(details)}</span></summary>{said}</details>'
     )
+
+
+def _ending(row: Mapping[str, Any]) -> str:
+    """Reward and, unless the episode was simply scored, its outcome."""
+    reward, outcome, why = row.get("reward"), row.get("outcome"), row.get("why")
+    html = ""
+    if isinstance(reward, int | float):
+        html = f'<span class="{"good" if reward >= _FAIR else "bad"}">reward {reward:.2f}</span>'
+    if outcome != OutcomeKind.SCORED:
+        text = f"{outcome}: {why}" if why else str(outcome)
+        html += f' <span class="quiet">{escape(text.replace("_", " "))}</span>'
+    return html
+
+
+def _verdict(verdict: Any) -> str:
+    """A verdict as indented JSON; it may come as JSON text."""
+    if isinstance(verdict, str):
+        try:
+            verdict = json.loads(verdict)
+        except ValueError:
+            return str(verdict)
+    return json.dumps(verdict, ensure_ascii=False, indent=1) if verdict else ""
 
 
 def _said(who: str, html: str) -> str:
@@ -88,4 +118,8 @@ def _plain(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} [{len(text) - _LONGEST} more characters]"
+    return (
+        text
+        if len(text) <= _LONGEST
+        else f"{text[:_LONGEST]} [{len(text) - _LONGEST} more characters]"
+    )

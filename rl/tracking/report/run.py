@@ -63,17 +63,22 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def write_report(run_folder: Path, episodes: Sequence[Mapping[str, Any]] | None = None) -> Path:
-    """Write ``report.html`` into a run folder and return its path.
+def write_report(
+    run_folder: Path,
+    output: Path | None = None,
+    *,
+    episodes: Sequence[Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write the report of a run, by default as ``report.html`` in its folder, and return its path.
 
-    ``episodes`` are rows of the table of example episodes; without them those that the run logged are used.
-    Raises ``RunDataError`` if the run has no metrics or a file is damaged, ``TrackingError`` if the page
-    cannot be written.
+    ``episodes`` are rows of the table of example episodes; without them those that the run logged
+    are used. Raises ``RunDataError`` if the run has no metrics or a file is damaged,
+    ``TrackingError`` if the page cannot be written.
     """
     run = read_run(run_folder)
     rows = episodes if episodes is not None else records.read_table(run_folder, records.EPISODES)
     comparisons = compare(run.evaluations)
-    path = run_folder / "report.html"
+    path = output or run_folder / "report.html"
     body = [
         _header(run, comparisons),
         _before_after(comparisons),
@@ -113,7 +118,9 @@ def _header(run: Run, comparisons: Sequence[Comparison]) -> str:
     figures = []
     for comparison in comparisons:
         total = comparison.total
-        figures.append((f"held-out, {comparison.mode}", f"{total.before.mean:.3f} → {total.after.mean:.3f}"))
+        figures.append(
+            (f"held-out, {comparison.mode}", f"{total.before.mean:.3f} → {total.after.mean:.3f}")
+        )
     seconds = history.last("seconds/run")
     trained = sum(value for _, value in history.series("tokens/trained"))
     figures.append(("optimizer steps", f"{history.steps[-1]}"))
@@ -122,7 +129,9 @@ def _header(run: Run, comparisons: Sequence[Comparison]) -> str:
     if trained:
         figures.append(("tokens trained", number(trained)))
     packages = run.about.get("packages")
-    versions = ", ".join(f"{k} {v}" for k, v in packages.items()) if isinstance(packages, Mapping) else ""
+    versions = (
+        ", ".join(f"{k} {v}" for k, v in packages.items()) if isinstance(packages, Mapping) else ""
+    )
     described = [(label, _lookup(run.config, key)) for label, key in _FACTS]
     long = [
         ("domains", ", ".join(_domains(run))),
@@ -138,7 +147,9 @@ def _header(run: Run, comparisons: Sequence[Comparison]) -> str:
 
 def _lead(comparisons: Sequence[Comparison]) -> str:
     if not comparisons:
-        return '<p class="lead quiet">Held-out tasks were not evaluated before and after this run.</p>'
+        return (
+            '<p class="lead quiet">Held-out tasks were not evaluated before and after this run.</p>'
+        )
     first = comparisons[0]
     total = first.total
     word = {"up": "rose", "down": "fell", "flat": "did not change beyond the noise:"}[total.verdict]
@@ -167,7 +178,9 @@ def _before_after(comparisons: Sequence[Comparison]) -> str:
                 f"{change.after.mean:.3f} <small>± {change.after.stderr:.3f}</small>",
                 gain_cell(change),
                 dumbbell(
-                    (change.before.mean, change.before.stderr), (change.after.mean, change.after.stderr), top
+                    (change.before.mean, change.before.stderr),
+                    (change.after.mean, change.after.stderr),
+                    top,
                 ),
             ]
             for change in changes
@@ -176,8 +189,9 @@ def _before_after(comparisons: Sequence[Comparison]) -> str:
         title = MODE_NAMES[comparison.mode]
         cards.append(page.card(page.table(header, rows, total=True), title[0].upper() + title[1:]))
     note = (
-        "Reward from the real verifiers on task seeds that training never draws; ± is one standard error, levels "
-        "pooled within a domain, domains weighted equally. A gain is coloured where it exceeds 1.96 standard errors."
+        "Reward from the real verifiers on task seeds that training never draws; ± is one standard error, "
+        "levels pooled within a domain, domains weighted equally. A gain is coloured where it exceeds "
+        "1.96 standard errors."
     )
     return page.section("Before and after, on held-out tasks", note, *cards)
 
@@ -194,9 +208,19 @@ def _ledger(history: History) -> str:
         ("not for training (evaluation)", history.last("ledger/not_for_training") or 0.0),
     ]
     rest = sampled - sum(value for _, value in lines)
-    rows = [[escape(name), f"{value:,.0f}", f"{value / sampled:.1%}", _share(value / sampled)] for name, value in lines]
+    rows = [
+        [escape(name), f"{value:,.0f}", f"{value / sampled:.1%}", _share(value / sampled)]
+        for name, value in lines
+    ]
     if abs(rest) >= 0.5:
-        rows.append(['<span class="bad">unaccounted for</span>', f"{rest:,.0f}", f"{rest / sampled:.1%}", ""])
+        rows.append(
+            [
+                '<span class="bad">unaccounted for</span>',
+                f"{rest:,.0f}",
+                f"{rest / sampled:.1%}",
+                "",
+            ]
+        )
     rows.append(["sampled", f"{sampled:,.0f}", "100%", _share(1.0)])
     note = "Where every sampled token went, over the whole run."
     return page.section(
@@ -211,7 +235,8 @@ def _share(part: float) -> str:
 def _configuration(run: Run) -> str:
     if not run.config_text:
         return ""
-    text = f"<details><summary>config.yaml, as resolved</summary><pre>{escape(run.config_text)}</pre></details>"
+    text = escape(run.config_text)
+    text = f"<details><summary>config.yaml, as resolved</summary><pre>{text}</pre></details>"
     return page.section("Configuration", "What this run was started with.", page.card(text))
 
 
@@ -231,13 +256,15 @@ def _lookup(config: Mapping[str, Any], dotted: str) -> str:
 
 
 def _read_config(path: Path) -> tuple[str, Mapping[str, Any]]:
-    import yaml
+    from omegaconf import OmegaConf
 
+    if not path.exists():
+        return "", {}
     try:
         text = path.read_text("utf-8")
-        config = yaml.safe_load(text)
-    except FileNotFoundError:
-        return "", {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        config = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:  # YAML and OmegaConf have classes of their own
         raise RunDataError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
-    return text, config if isinstance(config, Mapping) else {}
+    return text, {str(key): value for key, value in config.items()} if isinstance(
+        config, dict
+    ) else {}

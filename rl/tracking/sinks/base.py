@@ -1,7 +1,7 @@
 """What a sink does.
 
-The tracker is the only caller and has checked everything: names are declared, values finite, steps in
-order. What only mirrors may fail; the run then goes on without it.
+The tracker is the only caller and has checked everything: names are declared, values finite,
+steps in order. What only mirrors may fail; the run then goes on without it.
 """
 
 from __future__ import annotations

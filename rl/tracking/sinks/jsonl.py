@@ -1,4 +1,6 @@
-"""The run's own files: append-only, one write a record, so that a crash cuts at most the last line."""
+"""The run's own files: append-only, one write a record, so that a crash cuts at most the last
+line.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class JsonlSink:
 
     def log(self, step: int, time: float, values: Mapping[str, float]) -> None:
         """Append one line to ``metrics.jsonl``."""
-        self._append(self._folder / records.METRICS, [{"step": step, "time": round(time, 3), **values}])
+        self._append(
+            self._folder / records.METRICS, [{"step": step, "time": round(time, 3), **values}]
+        )
 
     def table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
         """Append rows to a table; the evaluations have a file of their own."""

@@ -1,7 +1,8 @@
 """Weights & Biases: offline into the run's folder by default, online on request.
 
-It is a mirror of ``metrics.jsonl`` and never more than that: whatever goes wrong with it is one warning,
-and nothing of it reaches the terminal. `wandb sync <run>/wandb/offline-run-*` sends an offline run later.
+It is a mirror of ``metrics.jsonl`` and never more than that: whatever goes wrong with it is one
+warning, and nothing of it reaches the terminal. `wandb sync <run>/wandb/offline-run-*` sends an
+offline run later.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class WandbSink:
             try:
                 self._run = self._start("online")
                 return
-            except Exception as error:  # any failure of a remote service, and wandb has many classes for it
+            except (
+                Exception
+            ) as error:  # any failure of a remote service, and wandb has many classes for it
                 _forget_failed_start()
                 warn(
                     f"Weights & Biases cannot be used online ({_one_line(error).rstrip('.')}); the run is "
@@ -115,7 +118,9 @@ class WandbSink:
 
 
 def _forget_failed_start() -> None:
-    """A failed start keeps the run's id taken inside wandb's own service; a fresh service frees it."""
+    """A failed start keeps the run's id taken inside wandb's own service; a fresh service
+    frees it.
+    """
     import wandb
 
     wandb.teardown()
