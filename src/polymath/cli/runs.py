@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from polymath.configs import Composed
+    from polymath.rl.schema import SupervisedConfig, TrainConfig
 
 
 def register(commands: Any) -> None:
@@ -52,8 +53,8 @@ def _configured(
 def _dry_run(composed: Composed) -> int:
     from polymath.rl import plan
 
-    print(composed.yaml)
-    print(plan.describe(composed.config))
+    text = plan.describe(cast("TrainConfig | SupervisedConfig", composed.config))
+    print(f"{composed.yaml}\n{text}")
     return 0
 
 
@@ -66,7 +67,7 @@ def _train(composed: Composed, _: argparse.Namespace) -> int:
 def _sft(composed: Composed, _: argparse.Namespace) -> int:
     from polymath.rl.sft import sft
 
-    print(f"policy written to {sft(composed.config)}")
+    print(f"policy written to {sft(cast('SupervisedConfig', composed.config))}")
     return 0
 
 
