@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from polymath.errors import PolymathError
+from polymath.rl.learner.base import Learner
 
 _FORMAT = 1
 _CONTROLLER = "controller.json"
@@ -26,7 +27,7 @@ class CheckpointError(PolymathError):
 class Checkpoints:
     """The checkpoints of one run; ``learner`` saves and loads its own part."""
 
-    def __init__(self, folder: Path, learner: Any, *, every: int, keep: int) -> None:
+    def __init__(self, folder: Path, learner: Learner, *, every: int, keep: int) -> None:
         self._folder = folder
         self._learner = learner
         self._every = every

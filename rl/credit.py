@@ -70,6 +70,7 @@ class Credit:
         zero_spread = 0
         trains: list[CreditedEpisode] = []
         for group in batch.groups:
+            dropped += [Dropped(episode, _drop_reason(episode)) for episode in group.abandoned]
             scored = []
             for episode in group.episodes:
                 reward = self._reward(episode)

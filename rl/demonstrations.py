@@ -85,7 +85,10 @@ async def demonstrate(
     sandbox: Sandbox,
     renderer: Renderer,
 ) -> Row:
-    """One episode of a scripted policy as a row: loss on what the policy says, advantage 1."""
+    """One episode of a scripted policy as a row: loss on what the policy says, advantage 1.
+
+    Low effort leaves the thinking out, except where thinking is the work: in tasks without tools.
+    """
     spec = domain.spec
     session = await domain.open(task, sandbox)
     observation = await session.reset()
@@ -93,7 +96,8 @@ async def demonstrate(
     mine = [False] * len(tokens)
     for _ in range(spec.limits.turns):
         decision = policy.decide(observation)
-        said = renderer.assistant(_message(decision.thought, decision.action, effort))
+        thought = decision.thought if effort is not Effort.LOW or not spec.tools else ""
+        said = renderer.assistant(_message(thought, decision.action))
         tokens += said
         mine += [True] * len(said)
         result = await session.act(decision.action, Deadline.after(_ACT_SECONDS))
@@ -115,9 +119,7 @@ async def demonstrate(
     )
 
 
-def _message(thought: str, action: ToolCall | FinalAnswer, effort: Effort) -> AssistantMessage:
-    """Low effort leaves the thinking out."""
-    thinking = "" if effort is Effort.LOW else thought
+def _message(thought: str, action: ToolCall | FinalAnswer) -> AssistantMessage:
     if isinstance(action, FinalAnswer):
-        return AssistantMessage(thinking, action.text, (), complete=True)
-    return AssistantMessage(thinking, "", (action,), complete=True)
+        return AssistantMessage(thought, action.text, (), complete=True)
+    return AssistantMessage(thought, "", (action,), complete=True)

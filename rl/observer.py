@@ -28,7 +28,7 @@ from polymath.rl.step_metrics import (
 from polymath.rl.tracking.panel import Panel, PanelState
 from polymath.rl.tracking.tracker import Tracker
 from polymath.rl.weight_sync import SyncReport
-from polymath.rollout.engine.base import EngineStats
+from polymath.rollout.engine.base import Engine, EngineStats
 from polymath.rollout.renderer.base import Renderer
 from polymath.rollout.types import Episode
 from polymath.rollout.worker import EpisodeSummary
@@ -45,7 +45,7 @@ class Observer:
         tracker: Tracker,
         panel: Panel,
         ledger: Ledger,
-        engines: Sequence[Any],
+        engines: Sequence[Engine],
         renderer: Renderer,
         process_ids: Mapping[str, Sequence[int]],
         *,
@@ -118,7 +118,7 @@ class Observer:
         self._show()
 
     async def _engine_stats(self) -> list[EngineStats]:
-        calls = [asyncio.ensure_future(engine.stats.remote()) for engine in self._engines]
+        calls = [asyncio.ensure_future(engine.stats()) for engine in self._engines]
         done, late = await asyncio.wait(calls, timeout=_STATS_SECONDS)
         for call in late:
             call.cancel()

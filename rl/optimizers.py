@@ -125,7 +125,8 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local
 
 
 def _own_part(whole: Tensor, like: Tensor) -> Tensor:

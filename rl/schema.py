@@ -10,7 +10,7 @@ from polymath.model.config import ModelConfig
 from polymath.rl.learner.schema import LearnerConfig
 from polymath.rl.losses.schema import AlgorithmConfig
 from polymath.rl.tracking.schema import TrackingConfig
-from polymath.rollout.schema import EngineConfig, RolloutConfig, VerifierConfig
+from polymath.rollout.schema import EngineConfig, RolloutConfig, RunStoreConfig, VerifierConfig
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class TrainConfig(Section):
     engine: EngineConfig = field(default_factory=EngineConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
+    run_store: RunStoreConfig = field(default_factory=RunStoreConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)

@@ -1,8 +1,7 @@
 """Supervised training: a policy from scripted demonstrations, with the same learner that RL uses.
 
-Two stages. First oracle episodes alone, with dense attention in the sparse layers at the start while
-their indexers learn what attention looks at. Then imperfect episodes are mixed in, which stop too early
-and guess, so that the policy is competent but careless: there is something for RL to improve.
+Two stages: first oracle episodes alone; then imperfect ones are mixed in, which stop too early and
+guess, so that the policy is competent but careless and RL has something to improve.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from polymath.envs import registry
 from polymath.envs.sandbox import select
 from polymath.envs.sandbox.base import SandboxBackend
 from polymath.model import checkpoint
+from polymath.rl.cluster import cluster
 from polymath.rl.curriculum import Kind, kinds
 from polymath.rl.demonstrations import demonstrations, demonstrators
 from polymath.rl.learner.group import LearnerGroup
@@ -60,7 +60,7 @@ class SupervisedRun:
             await backend.close()
         _say(f"{len(oracle)} oracle and {len(soft)} softening episodes, {_mean_tokens(oracle):.0f} tokens each")
         learner = LearnerGroup(
-            self._config.learner, self._config.model, self._config.algorithm, temperature=1.0
+            self._config.learner, self._config.algorithm, self._config.model
         )
         try:
             await learner.start()
@@ -150,5 +150,5 @@ def _say(line: str) -> None:
 
 def sft(config: SupervisedConfig) -> Path:
     """Run it; the folder of the finished policy."""
-    with RunFolder.open(config.run) as folder:
+    with RunFolder.open(config.run) as folder, cluster(config.ray):
         return asyncio.run(SupervisedRun(config, folder).run())

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from polymath.errors import PolymathError
-from polymath.rollout.engine.base import WeightProof, WeightUpdate
+from polymath.rl.learner.base import Learner
+from polymath.rollout.engine.base import Engine, WeightProof, WeightUpdate
 
 CANARY_TOLERANCE = 1e-3
 """Highest |difference of log-probabilities| between engine and learner on the canary. Both compute in
@@ -42,7 +42,7 @@ class WeightSync:
     """Knows the learner and the engines; nothing serves between a failed proof and the error."""
 
     def __init__(
-        self, learner: Any, engines: Sequence[Any], folder: Path, *, deadline: float
+        self, learner: Learner, engines: Sequence[Engine], folder: Path, *, deadline: float
     ) -> None:
         self._learner = learner
         self._engines = list(engines)
@@ -91,10 +91,10 @@ class WeightSync:
             worst = max(worst, difference)
         return worst
 
-    async def _update(self, index: int, engine: Any, update: WeightUpdate) -> WeightProof:
+    async def _update(self, index: int, engine: Engine, update: WeightUpdate) -> WeightProof:
         try:
             async with asyncio.timeout(self._deadline):
-                return await engine.update_weights.remote(update)
+                return await engine.update_weights(update)
         except TimeoutError:
             raise WeightSyncError(
                 f"engine {index} did not take in version {update.version} within "
