@@ -11,6 +11,7 @@ import pytest
 from polymath import __version__
 from polymath.cli import doctor
 from polymath.cli.main import main
+from polymath.envs.sandbox.base import SandboxUnavailable
 from polymath.errors import MissingExtra, PolymathError, UserError
 
 
@@ -82,6 +83,7 @@ def raising(error: BaseException, log_file: Path | None = None) -> object:
             2,
             "polymath: the office family needs an optional part: pip install 'polymath-rl[office]'",
         ),
+        (SandboxUnavailable("no sandbox can run here"), 1, "polymath: no sandbox can run here"),
         (KeyError("x"), 1, "polymath: KeyError: 'x' (--debug shows the traceback)"),
         (OSError(28, "No space left on device"), 1, "[Errno 28] No space left on device"),
         (KeyboardInterrupt(), 130, "polymath: interrupted"),

@@ -254,7 +254,8 @@ def test_every_shipped_option_composes(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "experiment"), [("train", "quickstart"), ("train", "smoke"), ("sft", "starter")]
+    ("command", "experiment"),
+    [("train", "quickstart"), ("train", "smoke"), ("eval", "quickstart"), ("sft", "starter")],
 )
 def test_every_shipped_experiment_composes(command: str, experiment: str) -> None:
     composed = compose(command, [f"experiment={experiment}"])
