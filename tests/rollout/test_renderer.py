@@ -36,16 +36,6 @@ CORPUS = [
     '{"name":"bash","description":"Run a command","parameters":{"type":"object"}}',
     "the total of column B is 1234; the answer is 42",
 ]
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> PolymathRenderer:
-    """A renderer over a small trained tokenizer that went through its file."""
-    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train_tokenizer(CORPUS * 3, SMALLEST + 40).save(str(file))
-    return PolymathRenderer(file.parent)
-
-
 marks = st.sampled_from(SPECIAL_TOKENS)
 words = st.one_of(st.text(max_size=12), marks, st.sampled_from(CORPUS))
 texts = st.lists(words, max_size=4).map("".join)
