@@ -93,7 +93,7 @@ class Certificate:
 async def certify(
     domain: Domain,
     backend: SandboxBackend,
-    effort: Effort = Effort(),  # noqa: B008 (frozen)
+    effort: Effort = Effort(),
 ) -> Certificate:
     """Run every check at every level; a check that raises is a fault of the domain."""
     gate = _Gate(domain, backend, effort)
@@ -147,11 +147,10 @@ class _Gate:
         deadline = Deadline.after(VERIFY_SECONDS)
         return await self.domain.verifier(task).verify(artifact, sandbox, deadline)
 
-    async def score(self, task: Task, policy: Policy) -> Verdict:
-        """Play and judge, in two sandboxes."""
+    async def refuse(self, task: Task, policy: Policy, judging: Sandbox) -> str | None:
+        """Play in a fresh sandbox, judge in the given one; what is wrong unless it is the floor."""
         transcript = await self.play(task, policy)
-        async with self.sandbox() as sandbox:
-            return await self.judge(task, transcript.artifact, sandbox)
+        return self.above_floor(await self.judge(task, transcript.artifact, judging))
 
     def above_floor(self, verdict: Verdict) -> str | None:
         """What is wrong with a verdict that should be the floor."""
@@ -182,22 +181,22 @@ async def _oracle(gate: _Gate, level: Level) -> Findings:
 
 async def _null(gate: _Gate, level: Level) -> Findings:
     faults = []
-    for task in gate.tasks(level, gate.effort.plays):
-        verdict = await gate.score(task, script(answer("")))
-        if wrong := gate.above_floor(verdict):
-            faults.append(f"seed {task.seed}: doing nothing gets {wrong}")
+    async with gate.sandbox() as judging:
+        for task in gate.tasks(level, gate.effort.plays):
+            if wrong := await gate.refuse(task, script(answer("")), judging):
+                faults.append(f"seed {task.seed}: doing nothing gets {wrong}")
     return faults, f"{gate.effort.plays} episodes of doing nothing"
 
 
 async def _adversaries(gate: _Gate, level: Level) -> Findings:
     faults = []
     names: set[str] = set()
-    for task in gate.tasks(level, gate.effort.plays):
-        for adversary in gate.domain.adversaries(task):
-            names.add(adversary.name)
-            verdict = await gate.score(task, adversary.policy)
-            if wrong := gate.above_floor(verdict):
-                faults.append(f"seed {task.seed}: {adversary.name!r} gets {wrong}")
+    async with gate.sandbox() as judging:
+        for task in gate.tasks(level, gate.effort.plays):
+            for adversary in gate.domain.adversaries(task):
+                names.add(adversary.name)
+                if wrong := await gate.refuse(task, adversary.policy, judging):
+                    faults.append(f"seed {task.seed}: {adversary.name!r} gets {wrong}")
     if not names:
         faults.append("the domain declares no adversary")
     return faults, f"{len(names)} adversaries"
