@@ -87,6 +87,10 @@ class RunStore:
         os.fsync(self._file)
         self._synced = time.monotonic()
 
+    def process_id(self) -> int:
+        """Of the writer, once it is ready."""
+        return os.getpid()
+
     def close(self) -> None:
         """Flush and let the next writer in. Safe to call twice."""
         if self._file >= 0:
