@@ -214,8 +214,8 @@ def _set(composed: DictConfig, key: str, value: Any) -> None:
 
 
 def _leaves(value: Any, path: str) -> Iterator[str]:
-    """Full paths of the plain values in nested data."""
-    if isinstance(value, Mapping) and value:
+    """Full paths of the plain values in nested data; an empty mapping sets nothing."""
+    if isinstance(value, Mapping):
         for key, item in value.items():
             if key != SCHEMA:
                 yield from _leaves(item, f"{path}.{key}" if path else str(key))

@@ -215,18 +215,15 @@ def test_a_file_may_not_hide_a_shipped_one(tmp_path: Path) -> None:
 def test_chosen_keys_that_nobody_read_are_named(tree: Path) -> None:
     forget_reads()
     composed = toy(tree, "experiment=fast", "motor.pistons=4", "levels=[1]", "shares.a/b.weight=3")
-    assert composed.chosen == {
-        "name", "motor.speed", "shares.a/b", "motor.pistons", "levels", "shares.a/b.weight",
-    }  # fmt: skip
+    expected = {"name", "motor.speed", "motor.pistons", "levels", "shares.a/b.weight"}
+    assert composed.chosen == expected
     config = composed.config
     assert config.name == "red-fast"  # type: ignore[attr-defined]
     assert config.motor.speed == 9.0  # type: ignore[attr-defined]
-    assert unread(composed, reads() | {"levels"}) == [
-        "motor.pistons",
-        "shares.a/b",
-        "shares.a/b.weight",
-    ]
-    assert unread(composed, {*reads(), "levels", "shares", "motor.pistons"}) == []
+    assert unread(composed, reads() | {"levels"}) == ["motor.pistons", "shares.a/b.weight"]
+    assert config.shares["a/b"].weight == 3.0  # type: ignore[attr-defined]
+    assert unread(composed, reads() | {"levels", "motor.pistons"}) == []
+    assert unread(composed, {*expected, "motor"} - {"motor.speed", "motor.pistons"}) == []
 
 
 def test_what_a_run_wrote_down_reads_back_equal(tree: Path) -> None:
