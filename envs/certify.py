@@ -9,11 +9,11 @@ domain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from polymath.envs.contract import Domain, Policy
+from polymath.envs.contract import Adversary, Domain, Policy
 from polymath.envs.sandbox.base import Sandbox, SandboxBackend, SandboxError, SandboxSpec
 from polymath.envs.scripted import Transcript, answer, run_policy, script
 from polymath.envs.types import Artifact, Deadline, Json, Level, Task
@@ -147,11 +147,6 @@ class _Gate:
         deadline = Deadline.after(VERIFY_SECONDS)
         return await self.domain.verifier(task).verify(artifact, sandbox, deadline)
 
-    async def refuse(self, task: Task, policy: Policy, judging: Sandbox) -> str | None:
-        """Play in a fresh sandbox, judge in the given one; what is wrong unless it is the floor."""
-        transcript = await self.play(task, policy)
-        return self.above_floor(await self.judge(task, transcript.artifact, judging))
-
     def above_floor(self, verdict: Verdict) -> str | None:
         """What is wrong with a verdict that should be the floor."""
         if not verdict.trains:
@@ -180,26 +175,32 @@ async def _oracle(gate: _Gate, level: Level) -> Findings:
 
 
 async def _null(gate: _Gate, level: Level) -> Findings:
-    faults = []
-    async with gate.sandbox() as judging:
-        for task in gate.tasks(level, gate.effort.plays):
-            if wrong := await gate.refuse(task, script(answer("")), judging):
-                faults.append(f"seed {task.seed}: doing nothing gets {wrong}")
-    return faults, f"{gate.effort.plays} episodes of doing nothing"
+    return await _refused(
+        gate, level, lambda task: [Adversary("doing nothing", script(answer("")))]
+    )
 
 
 async def _adversaries(gate: _Gate, level: Level) -> Findings:
+    if not gate.domain.adversaries(gate.domain.sample(0, level)):
+        return ["the domain declares no adversary"], "none"
+    return await _refused(gate, level, gate.domain.adversaries)
+
+
+async def _refused(
+    gate: _Gate, level: Level, attacks: Callable[[Task], Sequence[Adversary]]
+) -> Findings:
+    """Each attack in a fresh sandbox of its own, all judged in another one."""
     faults = []
-    names: set[str] = set()
+    names = set()
     async with gate.sandbox() as judging:
         for task in gate.tasks(level, gate.effort.plays):
-            for adversary in gate.domain.adversaries(task):
-                names.add(adversary.name)
-                if wrong := await gate.refuse(task, adversary.policy, judging):
-                    faults.append(f"seed {task.seed}: {adversary.name!r} gets {wrong}")
-    if not names:
-        faults.append("the domain declares no adversary")
-    return faults, f"{len(names)} adversaries"
+            for attack in attacks(task):
+                names.add(attack.name)
+                transcript = await gate.play(task, attack.policy)
+                verdict = await gate.judge(task, transcript.artifact, judging)
+                if wrong := gate.above_floor(verdict):
+                    faults.append(f"seed {task.seed}: {attack.name!r} gets {wrong}")
+    return faults, f"{len(names)} attacks on {gate.effort.plays} seeds"
 
 
 async def _constants(gate: _Gate, level: Level) -> Findings:
