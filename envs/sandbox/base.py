@@ -126,6 +126,10 @@ class SandboxBackend(Protocol):
         """A fresh sandbox, or ``SandboxError``."""
         ...
 
+    async def collect(self) -> int:
+        """Remove what processes that died left of their sandboxes; how many there were."""
+        ...
+
     async def close(self) -> None:
         """Close every sandbox that this backend made and is still open."""
         ...

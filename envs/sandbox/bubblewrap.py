@@ -37,6 +37,7 @@ from polymath.envs.sandbox.schema import SandboxConfig
 
 _FILES_SECONDS = 60.0
 _MAX_COMMAND = 2 << 20
+_SERIALS = itertools.count()  # of the process: user ids and control groups carry them
 _OWN_PROCESSES = 2  # the shim, and its child before that has become the command
 
 
@@ -53,7 +54,6 @@ class BubblewrapBackend:
         self._open_files = config.open_files
         self._ceiling = config.output_ceiling_bytes
         self._live: set[BubblewrapSandbox] = set()
-        self._serials = itertools.count()
         self._launch: launch.Launch | None = None
 
     def problem(self) -> str | None:
@@ -73,6 +73,11 @@ class BubblewrapBackend:
             making.add_done_callback(_discard)
             raise
 
+    async def collect(self) -> int:
+        """Remove the control groups of processes that are gone. Nothing else can be left: file
+        systems are memory, and processes die with whoever started them."""
+        return await asyncio.to_thread(cgroups.collect_stale)
+
     async def close(self) -> None:
         """Close every sandbox that is still open."""
         await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._live)))
@@ -83,12 +88,13 @@ class BubblewrapBackend:
         if self._launch is None:
             self._launch = await asyncio.to_thread(launch.Launch)
         shared = self._launch
-        limits, serial = spec.limits, next(self._serials)
+        limits, serial = spec.limits, next(_SERIALS)
         sizes = {WORKSPACE: limits.workspace_bytes, **self._sizes}
         cgroup = None
         if shared.cgroups:
             cgroup = cgroups.create(serial)
-            cgroup.limit(limits.memory_bytes, limits.processes, limits.cpus)
+            processes = limits.processes + _OWN_PROCESSES
+            cgroup.limit(limits.memory_bytes, processes, limits.cpus)
         boot = {
             b"filter": shared.filter,
             b"memory_bytes": 0 if cgroup else limits.memory_bytes,

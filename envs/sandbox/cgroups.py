@@ -18,7 +18,6 @@ _PARENT = "polymath"
 _CONTROLLERS = ("memory", "pids", "cpu")
 _CPU_PERIOD = 100_000  # microseconds
 _REMOVE_SECONDS = 5.0
-_OWN_PROCESSES = 2  # the shim, and its child before that has become the command
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)-\d+")  # process-id namespace, process, its start, serial
 
 
@@ -35,9 +34,9 @@ class Cgroup:
 
     def limit(self, memory_bytes: int, processes: int, cpus: float) -> None:
         """Set the limits. Memory includes tmpfs and the kernel's own; swap is not given."""
-        quota, slots = max(1000, int(cpus * _CPU_PERIOD)), processes + _OWN_PROCESSES
+        quota = max(1000, int(cpus * _CPU_PERIOD))
         memory, pids, cpu = (self._paths[name] for name in _CONTROLLERS)
-        (pids / "pids.max").write_text(str(slots))
+        (pids / "pids.max").write_text(str(processes))
         if _is_version_2():
             (memory / "memory.max").write_text(str(memory_bytes))
             with suppress(OSError):  # absent in kernels without swap

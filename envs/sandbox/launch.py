@@ -133,6 +133,7 @@ class Started:
         before it is ready, so nothing escapes the group."""
         deadline = time.monotonic() + seconds
         info, self._info = self._info, None
+        assert info is not None, "admitted once"
         text = b""
         try:
             while piece := _read_before(info, deadline):

@@ -6,14 +6,16 @@ process 1 of its namespace: when it dies, so does everything inside; when its ho
 goes away, it dies.
 
 Agent processes share its user id, and cannot reach it: it is not dumpable (no ptrace, no /proc/1/mem
-or fd), the kernel shields process 1 from signals from within, and the system-call filter forbids
-changing other processes' limits and priorities.
+or fd), the kernel shields process 1 from signals from within, the system-call filter forbids
+changing other processes' limits and priorities, and /proc is read-only for them, so that none can
+make the kernel prefer this process when memory runs out.
 """
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # ``signal`` would load ``enum``
 import ctypes
+import errno
 import os
 import resource
 import select
@@ -27,12 +29,12 @@ USER = 1000
 
 _CHUNK = 1 << 16
 _WATCH_SECONDS = 0.02
-_SIGPIPE, _SIGCHLD, _SIGKILL, _SIGXFSZ = 13, 17, 9, 25
+_SIGINT, _SIGKILL, _SIGPIPE, _SIGCHLD, _SIGXFSZ = 2, 9, 13, 17, 25
 
 # prctl(2), mount(2), clone(2): names of the kernel's headers.
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 22, 24
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
-_MS_NOSUID, _MS_NODEV, _MS_REMOUNT = 2, 4, 32
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
 _SECCOMP_MODE_FILTER = 2
 _CLONE_NEWUSER = 0x10000000
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -42,8 +44,7 @@ _LAST_CAPABILITY = 63
 def main(control: int) -> None:
     """Serve the host over the socket ``control`` until it closes."""
     try:
-        memory_bytes = _set_up(_receive(control))
-        shim = Shim(control, memory_bytes)
+        shim = Shim(control, *_set_up(_receive(control)))
         _send(control, {b"ready": 1})
         while True:
             _send(control, shim.answer(_receive(control)))
@@ -54,10 +55,16 @@ def main(control: int) -> None:
         os._exit(2)
 
 
-def _set_up(boot: dict) -> int:  # type: ignore[type-arg]
-    """From the namespace's all-powerful first process to an ordinary user. Returns the memory that
-    is to be watched here, 0 when a control group does it."""
+def _set_up(boot: dict) -> tuple[int, int]:  # type: ignore[type-arg]
+    """From the namespace's all-powerful first process to an ordinary user.
+
+    Returns a writable /proc that commands cannot see, and the bytes of memory that are to be watched
+    here, 0 when a control group does it.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _check(libc.mount(b"proc", b"/proc", b"proc", flags, None), "mount", b"/proc")
     for path, options in boot[b"mounts"].items():
         # bubblewrap sizes a tmpfs but cannot bound its inodes.
         flags = _MS_REMOUNT | _MS_NOSUID | _MS_NODEV
@@ -69,8 +76,7 @@ def _set_up(boot: dict) -> int:  # type: ignore[type-arg]
         ("uid_map", f"{USER} 0 1"),
         ("gid_map", f"{USER} 0 1"),
     ):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(content)
+        _write_once(proc, f"self/{name}", content)
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for capability in range(_LAST_CAPABILITY + 1):
         libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
@@ -84,7 +90,7 @@ def _set_up(boot: dict) -> int:  # type: ignore[type-arg]
     _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     _install_filter(libc, boot[b"filter"])
     os.umask(0o022)
-    return int(boot[b"memory_bytes"])
+    return proc, int(boot[b"memory_bytes"])
 
 
 def _install_filter(libc: ctypes.CDLL, code: bytes) -> None:
@@ -94,6 +100,12 @@ def _install_filter(libc: ctypes.CDLL, code: bytes) -> None:
     program = Program(len(code) // 8, code)
     result = libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
     _check(result, "seccomp")
+
+
+def _write_once(folder: int, path: str, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY, dir_fd=folder)
+    os.write(descriptor, content.encode())
+    os.close(descriptor)
 
 
 def _check(result: int, call: str, what: bytes = b"") -> None:
@@ -106,15 +118,18 @@ def _check(result: int, call: str, what: bytes = b"") -> None:
 class Shim:
     """Carries out one request at a time. ``memory_bytes`` > 0: watch memory here."""
 
-    def __init__(self, control: int, memory_bytes: int) -> None:
+    def __init__(self, control: int, proc: int, memory_bytes: int) -> None:
         self._control = control
+        self._proc = proc
         self._memory_bytes = memory_bytes
         # Any child's end writes to this pipe, so that one poll waits for everything.
         self._wake, wake = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(wake, False)
-        _signal.set_wakeup_fd(wake)
+        _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         _signal.signal(_SIGCHLD, lambda *_: None)
+        # Python's own handler would lift the shield against this signal.
+        _signal.signal(_SIGINT, _signal.SIG_DFL)
 
     def answer(self, request: dict) -> dict:  # type: ignore[type-arg]
         """The reply to one request; ``ProtocolError`` if it is none that we know."""
@@ -136,7 +151,7 @@ class Shim:
         failure, fail = os.pipe()
         try:
             try:
-                command = _start(request, writer, fail)
+                command = _start(request, self._proc, writer, fail)
             finally:
                 os.close(writer)
                 os.close(fail)
@@ -144,7 +159,7 @@ class Shim:
             if not reason:
                 return self._watch(command, output, request, started)
         except OSError as error:
-            reason = os.strerror(error.errno).encode()
+            reason = _why(error)
         finally:
             os.close(failure)
             self._sweep(0)
@@ -229,19 +244,19 @@ class _Collected:
         return bool(data)
 
 
-def _start(request: dict, output: int, fail: int) -> int:  # type: ignore[type-arg]
+def _start(request: dict, proc: int, output: int, fail: int) -> int:  # type: ignore[type-arg]
     """Fork the command and return its process id."""
     stdin = _stdin(request[b"stdin"])
     try:
         command = os.fork()
         if command == 0:
-            _become(request, stdin, output, fail)
+            _become(request, proc, stdin, output, fail)
         return command
     finally:
         os.close(stdin)
 
 
-def _become(request: dict, stdin: int, output: int, fail: int) -> None:  # type: ignore[type-arg]
+def _become(request: dict, proc: int, stdin: int, output: int, fail: int) -> None:  # type: ignore[type-arg]
     """In the child: turn into the command, or tell the parent why not. Never returns."""
     try:
         os.setsid()
@@ -250,13 +265,14 @@ def _become(request: dict, stdin: int, output: int, fail: int) -> None:  # type:
         os.dup2(output, 2)
         for number in (_SIGPIPE, _SIGXFSZ):  # Python ignores them, and that would be inherited
             _signal.signal(number, _signal.SIG_DFL)
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # the kernel takes the command before the shim
+        _write_once(
+            proc, "self/oom_score_adj", "1000"
+        )  # the kernel takes the command, not the shim
         os.chdir(request[b"cwd"])
         _execute(request[b"argv"], request[b"env"])
     except OSError as error:
         what = error.filename if isinstance(error.filename, bytes) else request[b"argv"][0]
-        os.write(fail, what[:1024] + b": " + os.strerror(error.errno).encode())
+        os.write(fail, what[:1024] + b": " + _why(error))
     except BaseException as error:
         os.write(fail, repr(error).encode()[:1024])
     os._exit(127)
@@ -274,7 +290,7 @@ def _execute(argv: list, env: dict) -> None:  # type: ignore[type-arg]
             continue
         except OSError as error:
             denied = error
-    raise denied or FileNotFoundError(2, "no such command", argv[0])
+    raise denied or FileNotFoundError(errno.ENOENT, "no such command", argv[0])
 
 
 def _stdin(data: bytes) -> int:
@@ -346,7 +362,7 @@ def _put(files: dict) -> dict:  # type: ignore[type-arg]
         try:
             _write(path, content)
         except OSError as error:
-            failed[path] = os.strerror(error.errno).encode()
+            failed[path] = _why(error)
     return {b"failed": failed}
 
 
@@ -380,8 +396,7 @@ def _get(paths: list, max_bytes: int) -> dict:  # type: ignore[type-arg]
             found[path] = _read(path, min(max_bytes, left))
             left -= len(found[path])
         except OSError as error:
-            reason = error.strerror or os.strerror(error.errno)
-            failed[path] = reason.encode()
+            failed[path] = _why(error)
     return {b"files": found, b"failed": failed}
 
 
@@ -395,23 +410,29 @@ def _read(path: bytes, max_bytes: int) -> bytes:
         os.close(folder)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(22, "not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
         content = bytearray()
         while len(content) <= max_bytes:
             data = os.read(descriptor, min(1 << 20, max_bytes + 1 - len(content)))
             if not data:
                 return bytes(content)
             content += data
-        raise OSError(27, f"larger than {max_bytes} bytes")
+        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
     finally:
         os.close(descriptor)
+
+
+def _why(error: OSError) -> bytes:
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return b"a link, or not a folder, stands in the way"
+    return (error.strerror or os.strerror(error.errno or 0)).encode()
 
 
 def _walk(path: bytes, create: bool) -> tuple[int, bytes]:
     """The open folder that holds ``path``'s last part, and that part. Follows no link anywhere."""
     *parents, name = path.split(b"/")
     if path.startswith(b"/") or any(part in (b"", b".", b"..") for part in (*parents, name)):
-        raise OSError(22, "not a plain path below the workspace")
+        raise OSError(errno.EINVAL, "not a plain path below the workspace")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     folder = os.open(WORKSPACE, flags)
     try:
