@@ -184,7 +184,9 @@ def checked(values: Mapping[str, float], where: str) -> dict[str, float]:
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def markdown(table: Iterable[Metric] = TABLE) -> str:

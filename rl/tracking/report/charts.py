@@ -19,6 +19,9 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 24
 _MOST_BARS = 80
 """Steps are joined into at most so many bars."""
 
+_MOST_TOUCHES = 200
+"""A curve answers to the pointer at about so many of its points, so that long runs stay small."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -137,7 +140,8 @@ def dumbbell(before: tuple[float, float], after: tuple[float, float], top: float
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """About ``count`` round numbers that span ``low`` to ``high``."""
-    span = high - low if high > low else abs(high) or 1.0
+    size = max(abs(low), abs(high))
+    span = high - low if high - low > 1e-6 * size else size or 1.0  # rounding noise is no spread
     raw = span / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
@@ -219,11 +223,12 @@ def _line(frame: Frame, line: Line) -> str:
     mark = (
         f'class="mark f{line.colour}" r="4.5"' if line.look == "points" else 'class="touch" r="5"'
     )
+    every = math.ceil(len(places) / _MOST_TOUCHES)
     if line.look != "faint":
         drawn += "".join(
             f'<circle {mark} cx="{x:.1f}" cy="{y:.1f}"><title>{escape(line.name)}, step {step}: '
             f"{number(value)}</title></circle>"
-            for (x, y), (step, value) in zip(places, line.points, strict=True)
+            for (x, y), (step, value) in list(zip(places, line.points, strict=True))[::every]
         )
     return drawn
 

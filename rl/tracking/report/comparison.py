@@ -103,9 +103,8 @@ def _curves(runs: Sequence[Run]) -> str:
     for family in sorted(set().union(*labels)):
         curves[family] = [found.get(family, []) for found in labels]
     cards: list[str] = []
-    top = max(
-        (v for name, s in curves.items() if name != "all" for c in s for _, v in c), default=1.0
-    )
+    values = [v for name, found in curves.items() if name != "all" for c in found for _, v in c]
+    scale = (min(0.0, *values), max(0.0, *values)) if values else None
     for index, (name, series) in enumerate(curves.items()):
         mean, spread = mean_and_range(series)
         if not mean:
@@ -118,7 +117,7 @@ def _curves(runs: Sequence[Run]) -> str:
             Line("mean over runs", smoothed(mean), 1, "line", spread),
         ]
         width, height = (960, 300) if index == 0 else (300, 170)
-        y_range = None if index == 0 else (0.0, top)
+        y_range = None if index == 0 else scale
         chart = line_chart(
             lines, width=width, height=height, y_range=y_range, label=f"reward, {name}"
         )

@@ -66,14 +66,15 @@ def reward_section(history: History, evaluations: Sequence[Evaluation]) -> str:
             legend.append((colour, f"held-out, {mode}, ± 1 standard error"))
     families = history.labelled("reward/family/<family>")
     errors = history.labelled("reward/family_stderr/<family>")
-    top = max((v for points in families.values() for _, v in points), default=1.0)
+    values = [value for points in families.values() for _, value in points]
+    y_range = (min(0.0, *values), max(0.0, *values)) if values else None
     small = [
         page.card(
             line_chart(
                 _with_spread(name, points, errors.get(name, []), 1),
                 width=300,
                 height=170,
-                y_range=(0.0, top),
+                y_range=y_range,
                 label=f"reward of {name} by step",
             ),
             f"{name}",
