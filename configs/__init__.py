@@ -5,6 +5,16 @@ configure; the YAML files here only choose among them and hold what differs from
 """
 
 from polymath.configs.composition import Composed, compose, parse, unread
-from polymath.configs.section import Section, bind, forget_reads, reads
+from polymath.configs.section import ReportsReads, Section, bind, forget_reads, reads
 
-__all__ = ["Composed", "Section", "bind", "compose", "forget_reads", "parse", "reads", "unread"]
+__all__ = [
+    "Composed",
+    "ReportsReads",
+    "Section",
+    "bind",
+    "compose",
+    "forget_reads",
+    "parse",
+    "reads",
+    "unread",
+]

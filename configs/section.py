@@ -95,6 +95,14 @@ def reads() -> set[str]:
     return set(_READS)
 
 
+class ReportsReads:
+    """Mixed into actors, so that the driver can ask what was read in their processes."""
+
+    def config_reads(self) -> set[str]:
+        """See ``reads``."""
+        return reads()
+
+
 def forget_reads() -> None:
     """Start the record of this process afresh (a second run in one process, tests)."""
     _READS.clear()

@@ -18,6 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from polymath.envs.contract import Domain
 from polymath.envs.types import DomainSpec
+from polymath.errors import UserError
 
 GROUP = "polymath.domains"
 
@@ -27,7 +28,7 @@ SHIPPED = ("office", "reasoning", "terminal")
 Factory = Callable[[], Domain]
 
 
-class UnknownDomain(KeyError):
+class UnknownDomain(UserError, KeyError):
     """No domain has this id; the message names the nearest."""
 
     def __str__(self) -> str:

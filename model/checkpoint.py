@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from polymath.errors import PolymathError
 from polymath.model.config import ModelConfig, read, resolve
 
 WEIGHTS = "model.safetensors"
@@ -33,7 +34,7 @@ FULL_PRECISION = (
 )
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(PolymathError):
     """A checkpoint cannot be written, read or used; the message names the file and the tensor."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from polymath.configs import Section
+from polymath.errors import UserError
 
 MODEL_TYPE = "polymath_hybrid"
 ARCHITECTURE = "PolymathHybridForCausalLM"
@@ -28,7 +29,7 @@ BLOCK = 32
 MAX_HALF_CHUNK_DECAY = 40.0
 
 
-class ModelConfigError(ValueError):
+class ModelConfigError(UserError, ValueError):
     """A model configuration that cannot be built; the message names the field."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from polymath.rl.collector import Batch
@@ -44,25 +44,25 @@ class Observer:
         self,
         tracker: Tracker,
         panel: Panel,
-        ledger: Ledger,
-        engines: Sequence[Engine],
         renderer: Renderer,
-        process_ids: Mapping[str, Sequence[int]],
         *,
         run: str,
         steps: int,
     ) -> None:
         self._tracker = tracker
         self._panel = panel
-        self._ledger = ledger
-        self._engines = list(engines)
         self._renderer = renderer
-        self._process_ids = process_ids
+        self._ledger = Ledger()
+        self._engines: list[Engine] = []
         self._run = run
         self._steps = steps
         self._phase = "start"
         self._engine_before: EngineStats | None = None
         self._show()
+
+    def watch(self, engines: Sequence[Engine], ledger: Ledger) -> None:
+        """What to ask for counters once it runs."""
+        self._engines, self._ledger = list(engines), ledger
 
     def phase(self, name: str) -> None:
         """The controller entered a phase."""
@@ -93,7 +93,7 @@ class Observer:
             **phase_metrics(phases, seconds),
             **ledger_metrics(self._ledger.totals()),
             **result.metrics,
-            **memory_metrics(self._process_ids),
+            **memory_metrics(),
             **self._engine_metrics(engine, seconds),
             "sync/bytes": report.bytes,
             "sync/canary_gap": report.canary_difference,

@@ -99,7 +99,8 @@ def plan(sizes: Sequence[RowSize], ranks: int, budget: Budget) -> tuple[RankPlan
                 f"learner.tokens_per_microbatch={budget.microbatch}"
             )
     shares = _deal([i for i, size in enumerate(sizes) if size.loss_tokens], padded, ranks)
-    batches = [_cut(_pack(share, padded, budget.lane), padded, budget) for share in shares]
+    limit = min(budget.lane, budget.microbatch)
+    batches = [_cut(_pack(share, padded, limit), padded, budget) for share in shares]
     count = max(map(len, batches))
     return tuple(tuple(_split_to(own, count, padded)) for own in batches)
 

@@ -1,36 +1,44 @@
-"""Memory of a run's processes, by what they are for."""
+"""Memory of a run's processes on this machine, by what they are for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
 
 import psutil
 
 _MIB = 1 << 20
 
+_GROUPS = {
+    "VLLM::": "engine",
+    "ray::_VllmActor": "engine",
+    "ray::FsdpActor": "learner",
+    "ray::_WorkerActor": "rollout",
+    "ray::_VerifierActor": "verifier",
+    "polymath.rollout.verifier_worker": "verifier",
+    "ray::SandboxHost": "sandbox",
+    "bwrap": "sandbox",
+    "ray::RunStore": "run_store",
+}
+"""What a process's title holds, and what the process is for; all others are Ray's own."""
 
-def memory_metrics(process_ids: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Resident MiB by group of processes, children included, and what the machine has left.
 
-    A process that is gone counts as nothing.
-    """
-    groups = {name: sum(map(_resident, pids)) for name, pids in process_ids.items()}
+def memory_metrics() -> dict[str, float]:
+    """Resident MiB by group of processes, this one and all that it started, and what is left."""
+    groups: dict[str, float] = {}
+    driver = psutil.Process()
+    for process in [driver, *driver.children(recursive=True)]:
+        try:
+            title = " ".join(process.cmdline()) or process.name()
+            resident = process.memory_info().rss / _MIB
+        except psutil.Error:
+            continue
+        group = "driver" if process.pid == os.getpid() else _group(title)
+        groups[group] = groups.get(group, 0.0) + resident
     metrics = {f"memory/rss/{name}": value for name, value in groups.items()}
     metrics["memory/total"] = sum(groups.values())
     metrics["memory/available"] = psutil.virtual_memory().available / _MIB
     return metrics
 
 
-def _resident(pid: int) -> float:
-    try:
-        process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return 0.0
-    total = 0.0
-    for member in family:
-        try:
-            total += member.memory_info().rss / _MIB
-        except psutil.Error:
-            continue
-    return total
+def _group(title: str) -> str:
+    return next((group for mark, group in _GROUPS.items() if mark in title), "ray")

@@ -27,21 +27,21 @@ class RunFolder:
         self._lock = lock
 
     @classmethod
-    def open(cls, config: RunConfig) -> RunFolder:
+    def open(cls, config: RunConfig, resume: str = "never") -> RunFolder:
         """Make or reopen the folder ``config.folder/config.name``.
 
         Raises ``UserError`` for a bad name, a folder in use, a folder that holds another run while
         ``resume=never``, and a disk that is full or read-only.
         """
-        name, folder, resume = config.name, config.folder, config.resume
+        name, folder = config.name, config.folder
         if not _NAME.fullmatch(name):
             raise UserError(f"run.name={name!r}: use letters, digits, '.', '_' and '-'")
         if resume not in ("never", "auto"):
-            raise UserError(f"run.resume={resume!r}: it can be never or auto")
+            raise UserError(f"resume={resume!r}: it can be never or auto")
         path = Path(folder) / name
         if resume == "never" and path.is_dir() and any(path.iterdir()):
             raise UserError(
-                f"{path} holds a run already: go on with run.resume=auto, or choose another run.name"
+                f"{path} holds a run already: go on with resume=auto, or choose another run.name"
             )
         try:
             (path / "logs").mkdir(parents=True, exist_ok=True)
@@ -56,6 +56,10 @@ class RunFolder:
             raise UserError(f"{path} is in use by another process") from None
         _check_space(path)
         return cls(path, lock)
+
+    def write_config(self, text: str) -> None:
+        """Keep the resolved configuration beside what it leads to."""
+        (self.path / "config.yaml").write_text(text)
 
     def __enter__(self) -> RunFolder:
         return self

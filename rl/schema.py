@@ -21,8 +21,6 @@ class RunConfig(Section):
     """The run's name, and its folder's."""
     folder: str = "runs"
     """The folder of all runs."""
-    resume: str = "never"
-    """``never`` refuses a folder that holds a run, ``auto`` goes on from its newest checkpoint."""
     seed: int = 0
     """Seeds the task draw and the learner; two runs with one seed draw the same tasks."""
 
@@ -100,6 +98,8 @@ class TrainConfig(Section):
     """A training run."""
 
     run: RunConfig = field(default_factory=RunConfig)
+    resume: str = "never"
+    """``never`` refuses a folder that holds a run, ``auto`` goes on from its newest checkpoint."""
     steps: int = 20
     """How many optimizer steps."""
     groups_per_step: int = 16

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from polymath.envs.types import Limits
+from polymath.errors import PolymathError
 
 WORKSPACE = "/workspace"
 """Where a task's files lie, and where commands start."""
@@ -47,7 +48,7 @@ class ExecResult:
     seconds: float
 
 
-class SandboxError(RuntimeError):
+class SandboxError(PolymathError):
     """The sandbox itself failed (could not start, died, lost its lease). Never a reward of 0."""
 
 

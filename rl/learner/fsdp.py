@@ -83,7 +83,6 @@ class FsdpRank:
         """Meet the other ranks and hold the model."""
         spec = self._spec
         torch.set_num_threads(spec.threads)
-        torch.manual_seed(spec.seed)
         if address == LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if self._store is None:
@@ -232,8 +231,9 @@ class FsdpRank:
         return self._scorer.model  # type: ignore[return-value]
 
     def _sharded_scorer(self) -> Scorer:
-        """The model with its first weights, sharded layer by layer."""
+        """The model with its first weights, the same each time, sharded layer by layer."""
         config = self._spec.model
+        torch.manual_seed(self._spec.seed)
         model = HybridForCausalLM(config).to(self._dtype)
         if config.path:
             found, weights = checkpoint.load(config.path)

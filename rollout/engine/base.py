@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from polymath.errors import PolymathError
 from polymath.rollout.types import Floats, Tokens
 
 
@@ -62,7 +63,7 @@ class WeightProof:
     canary_logprobs: tuple[float, ...]
 
 
-class EngineError(RuntimeError):
+class EngineError(PolymathError):
     """The engine failed; the message names it and says what happened."""
 
 
