@@ -68,7 +68,9 @@ class Checkpoints:
         try:
             state: dict[str, Any] = json.loads((checkpoint / _CONTROLLER).read_text())
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"checkpoint {checkpoint}: {_CONTROLLER} cannot be read: {error}") from None
+            raise CheckpointError(
+                f"checkpoint {checkpoint}: {_CONTROLLER} cannot be read: {error}"
+            ) from None
         if state.get("format") != _FORMAT:
             raise CheckpointError(
                 f"checkpoint {checkpoint} has format {state.get('format')}, this version reads {_FORMAT}"

@@ -57,9 +57,7 @@ class Kind:
 class Curriculum:
     """Deals draws; its whole state is in ``state`` and goes into every checkpoint."""
 
-    def __init__(
-        self, config: MixtureConfig, specs: Mapping[str, DomainSpec], seed: int
-    ) -> None:
+    def __init__(self, config: MixtureConfig, specs: Mapping[str, DomainSpec], seed: int) -> None:
         self.kinds = kinds(config, specs)
         self._deck_kinds = _deck(config, self.kinds)
         self._seed = seed
@@ -132,7 +130,8 @@ def _deck(config: MixtureConfig, all_kinds: list[Kind]) -> list[Kind]:
         raise UserError("mixture.domains: every weight is 0")
     smallest = min(shares.values())
     copies = {
-        domain: max(1, round(share / smallest * _DECK_RESOLUTION)) for domain, share in shares.items()
+        domain: max(1, round(share / smallest * _DECK_RESOLUTION))
+        for domain, share in shares.items()
     }
     common = math.gcd(*copies.values())
     return [kind for kind in all_kinds for _ in range(copies.get(kind.domain, 0) // common)]

@@ -16,6 +16,7 @@ from polymath.rollout.engine.base import SamplingSpec
 from polymath.rollout.types import OutcomeKind
 from polymath.rollout.worker import EpisodeSummary, GroupRequest
 
+
 class EvaluationError(PolymathError):
     """An evaluation did not come to an end, or scored nothing."""
 

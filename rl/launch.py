@@ -215,7 +215,10 @@ async def _evaluate(config: TrainConfig, plan: _Plan, folder: RunFolder) -> Eval
 
 def _newest(folder: RunFolder) -> int | None:
     """The step of the newest complete checkpoint."""
-    steps = [int(path.parent.name.split("-")[1]) for path in folder.checkpoints.glob("step-*/controller.json")]
+    steps = [
+        int(path.parent.name.split("-")[1])
+        for path in folder.checkpoints.glob("step-*/controller.json")
+    ]
     return max(steps, default=None)
 
 
@@ -229,4 +232,3 @@ def _refuse_finished(folder: RunFolder, config: TrainConfig) -> None:
             f"run {config.run.name} is complete at step {newest}: "
             "raise steps to go on, or choose another run.name"
         )
-

@@ -22,7 +22,9 @@ def describe(config: TrainConfig | SupervisedConfig) -> str:
         ]
     else:
         lines += _training_lines(config, mixed)
-    lines.append(f"learner    {config.learner.kind}: {config.learner.workers} ranks on {config.learner.device}")
+    lines.append(
+        f"learner    {config.learner.kind}: {config.learner.workers} ranks on {config.learner.device}"
+    )
     lines.append(f"run        {config.run.folder}/{config.run.name}")
     return "\n".join(lines)
 

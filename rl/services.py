@@ -64,9 +64,7 @@ class Services:
             )
             for _ in range(config.rollout.workers)
         ]  # fmt: skip
-        waits: dict[str, Awaitable[Any]] = {
-            engine.name: engine.start() for engine in self.engines
-        }
+        waits: dict[str, Awaitable[Any]] = {engine.name: engine.start() for engine in self.engines}
         waits |= {f"rollout worker {i}": w.process_id.remote() for i, w in enumerate(self.workers)}
         waits |= {
             "verifier service": self.verifier.process_id.remote(),

@@ -58,10 +58,10 @@ class SupervisedRun:
             oracle, soft = await self._demonstrations(PolymathRenderer(tokenizer), backend)
         finally:
             await backend.close()
-        _say(f"{len(oracle)} oracle and {len(soft)} softening episodes, {_mean_tokens(oracle):.0f} tokens each")
-        learner = LearnerGroup(
-            self._config.learner, self._config.algorithm, self._config.model
+        _say(
+            f"{len(oracle)} oracle and {len(soft)} softening episodes, {_mean_tokens(oracle):.0f} tokens each"
         )
+        learner = LearnerGroup(self._config.learner, self._config.algorithm, self._config.model)
         try:
             await learner.start()
             await self._train(learner, oracle, soft)
@@ -96,7 +96,12 @@ class SupervisedRun:
         return oracle, soft
 
     async def _play(
-        self, renderer: PolymathRenderer, backend: SandboxBackend, first: int, count: int, imperfect: float
+        self,
+        renderer: PolymathRenderer,
+        backend: SandboxBackend,
+        first: int,
+        count: int,
+        imperfect: float,
     ) -> list[Row]:
         rows, started = [], time.monotonic()
         parallel = self._config.demonstrations.parallel
@@ -124,7 +129,9 @@ class SupervisedRun:
                 with (self._folder.path / "supervised.jsonl").open("a") as file:
                     file.write(json.dumps(record) + "\n")
                 loss = result.metrics["loss/total"]
-                _say(f"step {step} loss {loss:.3f} tokens {tokens / 1e6:.2f}M {tokens / seconds:.0f} tok/s")
+                _say(
+                    f"step {step} loss {loss:.3f} tokens {tokens / 1e6:.2f}M {tokens / seconds:.0f} tok/s"
+                )
 
 
 def _batches(rows: list[Row], size: int, seed: int) -> Iterator[list[Row]]:

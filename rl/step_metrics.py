@@ -92,9 +92,7 @@ def ledger_metrics(totals: LedgerTotals) -> Metrics:
     }
 
 
-def _mean_with_stderr(
-    metrics: Metrics, mean: str, stderr: str, rewards: Sequence[Scored]
-) -> None:
+def _mean_with_stderr(metrics: Metrics, mean: str, stderr: str, rewards: Sequence[Scored]) -> None:
     metrics[mean] = _mean(reward for _, reward in rewards)
     groups = [_mean(r for _, r in own) for own in _split(rewards, lambda e: e.group).values()]
     if len(groups) > 1:

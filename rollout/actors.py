@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import ray
 
+from polymath.configs import ReportsReads
 from polymath.envs import registry
 from polymath.envs.sandbox.base import Sandbox, SandboxSpec
 from polymath.envs.types import Artifact, Task
@@ -85,7 +86,7 @@ def lender(
     return lend
 
 
-class _VerifierActor(VerifierService):
+class _VerifierActor(VerifierService, ReportsReads):
     def __init__(self, config: VerifierConfig, host: LeasingHost, run: str, domains: str) -> None:
         super().__init__(config, lender(host, run), domains)
 
@@ -94,7 +95,7 @@ class _VerifierActor(VerifierService):
         return os.getpid()
 
 
-class _WorkerActor(RolloutWorker):
+class _WorkerActor(RolloutWorker, ReportsReads):
     def __init__(
         self,
         config: RolloutConfig,

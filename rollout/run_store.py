@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from polymath.configs import ReportsReads
 from polymath.errors import PolymathError
 from polymath.rollout.records import Kind, Record, pack, unpack
 from polymath.rollout.schema import RunStoreConfig
@@ -32,7 +33,7 @@ class RunStoreError(PolymathError):
     """The log cannot be read or written; the message names the file and the way out."""
 
 
-class RunStore:
+class RunStore(ReportsReads):
     """The writer. One at a time per folder; a second one is refused.
 
     What ``append`` returned from survives the death of this process; what was flushed to the disk

@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from polymath.configs import ReportsReads
 from polymath.envs.sandbox import select
 from polymath.envs.sandbox.base import (
     WORKSPACE,
@@ -88,7 +89,7 @@ class _Lease:
     expires: float  # time.monotonic()
 
 
-class SandboxHost:
+class SandboxHost(ReportsReads):
     """Lends sandboxes of one backend, which is chosen from the configuration unless given.
 
     Raises ``SandboxUnavailable`` when no backend can run here. ``acquire`` and the calls that take a
@@ -366,6 +367,11 @@ class RemoteSandboxHost:
         """See ``SandboxHost.stats``."""
         stats: SandboxStats = await self._call("stats")
         return stats
+
+    async def config_reads(self) -> set[str]:
+        """See ``ReportsReads``."""
+        reads: set[str] = await self._call("config_reads")
+        return reads
 
     async def close(self) -> None:
         """Destroy all sandboxes and end the actor."""

@@ -97,7 +97,6 @@ TABLE: tuple[Metric, ...] = (
     # waiting and working
     Metric("seconds/step", "s", "Seconds from the end of the last step to the end of this one."),
     Metric("seconds/phase/<phase>", "s", "Seconds of the step spent in one phase."),
-    Metric("seconds/run", "s", "Seconds since the run began, interruptions left out."),
     Metric("idle/engine", "share", "Share of the step in which no engine was sampling."),
     Metric("idle/learner", "share", "Share of the step in which the learner had no work."),
     Metric("queue/episodes_running", "episodes", "Episodes under way at the end of the step."),

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from polymath.configs import ReportsReads
 from polymath.rollout.engine.base import (
     EngineError,
     EngineStats,
@@ -101,6 +102,10 @@ class RemoteEngine:
         """See ``Engine.stats``."""
         return await self._ask(self._actor.stats.remote())
 
+    async def config_reads(self) -> set[str]:
+        """See ``ReportsReads``."""
+        return await self._ask(self._actor.config_reads.remote())
+
     async def close(self) -> None:
         """Stop the engine, then its actor. Safe to call twice, and on a dead engine."""
         with contextlib.suppress(EngineError, TimeoutError):
@@ -121,7 +126,7 @@ class RemoteEngine:
             raise EngineError(f"engine {self.name} died: {first[0]}") from error
 
 
-class _VllmActor(VllmEngine):
+class _VllmActor(VllmEngine, ReportsReads):
     """An engine that has its process to itself."""
 
     def __init__(

@@ -121,11 +121,11 @@ def _header(run: Run, comparisons: Sequence[Comparison]) -> str:
         figures.append(
             (f"held-out, {comparison.mode}", f"{total.before.mean:.3f} → {total.after.mean:.3f}")
         )
-    seconds = history.last("seconds/run")
+    seconds = sum(value for _, value in history.series("seconds/step"))
     trained = sum(value for _, value in history.series("tokens/trained"))
     figures.append(("optimizer steps", f"{history.steps[-1]}"))
-    if seconds is not None:
-        figures.append(("wall time", duration(seconds)))
+    if seconds:
+        figures.append(("time in steps", duration(seconds)))
     if trained:
         figures.append(("tokens trained", number(trained)))
     packages = run.about.get("packages")
