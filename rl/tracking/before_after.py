@@ -102,6 +102,15 @@ def estimates(evaluations: Sequence[Evaluation], mode: str) -> dict[int, Estimat
     }
 
 
+def gain_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
+    """Gains over all domains, under the names of the table of metrics, for the run's summary."""
+    metrics = {}
+    for comparison in compare(evaluations):
+        metrics[f"heldout/gain/{comparison.mode}"] = comparison.total.gain
+        metrics[f"heldout/gain_stderr/{comparison.mode}"] = comparison.total.stderr
+    return metrics
+
+
 def final_table(evaluations: Sequence[Evaluation], console: Console) -> None:
     """Print the table before/after at the end of a run; nothing where there is nothing to
     compare.

@@ -55,7 +55,6 @@ def write_run(folder: Path, gain: float = 0.3) -> Path:
                 "reward/family/office": 0.12 * step,
                 "reward/family/terminal": 0.08 * step,
                 "seconds/step": 11.0,
-                "seconds/run": 11.0 * step,
                 "seconds/phase/rollout_wait": 8.0,
                 "seconds/phase/learner": 3.0,
                 "throughput/completion": 800.0,

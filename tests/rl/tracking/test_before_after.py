@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from polymath.rl.tracking.before_after import compare, estimates, final_table
+from polymath.rl.tracking.before_after import compare, estimates, final_table, gain_metrics
+from polymath.rl.tracking.metrics import checked
 from polymath.rl.tracking.records import Evaluation
 
 BASE = Evaluation(0, "before", "sampled", "office/sum", 0, 30, 0.2, 0.05)
@@ -75,3 +76,11 @@ def test_the_table_in_the_terminal_names_those_who_gained_nothing() -> None:
     final_table([BASE], silent := Console(file=io.StringIO()))
     assert isinstance(silent.file, io.StringIO)
     assert silent.file.getvalue() == ""
+
+
+def test_gains_can_be_logged_as_they_are() -> None:
+    gains = checked(gain_metrics([BASE, AFTER]), "summary")
+    assert gains == pytest.approx(
+        {"heldout/gain/sampled": 0.4, "heldout/gain_stderr/sampled": 0.05 * math.sqrt(2)}
+    )
+    assert gain_metrics([BASE]) == {}
