@@ -11,8 +11,9 @@ from random import Random
 from polymath.envs.contract import Decision, Policy
 from polymath.envs.types import FinalAnswer, Observation
 
-LATEST = 2
-"""The most turns of the oracle that are played before the guess."""
+TURNS, WEIGHTS = (0, 1, 2), (4, 1, 1)
+"""How many of the oracle's turns are played before the guess. Mostly none: where one tool call does
+the whole work, giving up after it is no failure."""
 
 
 class Premature:
@@ -20,7 +21,7 @@ class Premature:
 
     def __init__(self, oracle: Policy, random: Random) -> None:
         self._oracle = oracle
-        self._left = random.randint(0, LATEST)
+        (self._left,) = random.choices(TURNS, WEIGHTS)
         self._guess = random.choice(("done", str(random.randint(0, 99))))
 
     def decide(self, observation: Observation) -> Decision:
