@@ -127,7 +127,6 @@ class BubblewrapBackend:
     def _resource_limits(self, spec: SandboxSpec, *, bounded: bool) -> dict[bytes, int]:
         limits = {
             b"RLIMIT_NPROC": spec.limits.processes + _OWN_PROCESSES,
-            b"RLIMIT_FSIZE": spec.limits.workspace_bytes,
             b"RLIMIT_NOFILE": self._open_files,
             b"RLIMIT_CORE": 0,
             b"RLIMIT_MEMLOCK": 1 << 20,

@@ -44,6 +44,7 @@ _LAST_CAPABILITY = 63
 def main(control: int) -> None:
     """Serve the host over the socket ``control`` until it closes."""
     try:
+        _keep_to_ourselves(control)
         shim = Shim(control, *_set_up(_receive(control)))
         _send(control, {b"ready": 1})
         while True:
@@ -53,6 +54,17 @@ def main(control: int) -> None:
     except (ProtocolError, BrokenPipeError, ConnectionResetError) as error:
         os.write(2, f"shim: {error}\n".encode())
         os._exit(2)
+
+
+def _keep_to_ourselves(control: int) -> None:
+    """No command may inherit the socket, or what else was open when bubblewrap started us."""
+    os.set_inheritable(control, False)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != control:
+            try:
+                os.close(int(name))
+            except OSError:  # the listing's own
+                pass
 
 
 def _set_up(boot: dict) -> tuple[int, int]:  # type: ignore[type-arg]
