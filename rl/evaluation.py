@@ -57,6 +57,8 @@ class Evaluator:
         """Evaluate in every mode. ``split`` is ``before``, ``during`` or ``after``."""
         records: list[Evaluation] = []
         failed = 0
+        if not self._seeds_per_level:
+            return EvaluationResult((), 0)
         for mode, sampling in self._modes.items():
             requests = self._requests(mode, sampling)
             tasks = [

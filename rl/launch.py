@@ -29,7 +29,7 @@ from polymath.rl.observer import Observer
 from polymath.rl.runs import RunFolder
 from polymath.rl.schema import TrainConfig
 from polymath.rl.services import Services
-from polymath.rl.tracking.before_after import final_table
+from polymath.rl.tracking.before_after import final_table, gain_metrics
 from polymath.rl.tracking.panel import Panel, open_panel
 from polymath.rl.tracking.records import read_evaluations
 from polymath.rl.tracking.report import write_report
@@ -141,6 +141,8 @@ class _Run:
             with interrupts(controller.interrupt):
                 finished = await controller.run()
             self.step = controller.step
+            if finished:
+                tracker.summary(gain_metrics(read_evaluations(self._folder.path)))
             return finished
         finally:
             if tracker is not None:

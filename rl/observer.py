@@ -13,8 +13,8 @@ from typing import Any
 from polymath.rl.collector import Batch
 from polymath.rl.credit import Credited
 from polymath.rl.evaluation import EvaluationResult, mean_over_domains
-from polymath.rl.ledger import Ledger
 from polymath.rl.learner.base import StepResult
+from polymath.rl.ledger import Ledger
 from polymath.rl.phases import PhaseClock
 from polymath.rl.processes import memory_metrics
 from polymath.rl.step_metrics import (
@@ -103,7 +103,9 @@ class Observer:
         self._show()
 
     def evaluated(self, step: int, split: str, result: EvaluationResult) -> None:
-        """Log a held-out evaluation."""
+        """Log a held-out evaluation, if there was one."""
+        if not result.records:
+            return
         self._tracker.evaluations(result.records)
         if result.failed:
             self.warn(f"{result.failed} held-out episodes had no sound verdict at step {step}")

@@ -60,7 +60,7 @@ class EvaluationConfig(Section):
     """Held-out evaluation, on seeds that training never draws."""
 
     seeds_per_level: int = 12
-    """Held-out tasks for each level of each domain."""
+    """Held-out tasks for each level of each domain; 0 turns evaluation off."""
     every: int = 0
     """Also evaluate each so many steps; 0 means only before the first and after the last."""
     greedy: bool = True

@@ -43,10 +43,14 @@ def episode_metrics(batch: Batch, credited: Credited) -> Metrics:
         "episode/turns": _mean(episode.turns for episode in episodes),
         "episode/tokens": _mean(episode.sampled_tokens for episode in episodes),
         "episode/seconds": _mean(episode.seconds for episode in episodes),
+        "episode/malformed_calls": sum(episode.refused for episode in episodes),
         "group/count": credited.groups,
         "group/zero_spread": credited.zero_spread_groups / credited.groups,
         "advantage/mean_abs": _token_mean_abs_advantage(credited),
     }
+    verdicts = [1e3 * e.phases["verifier"] for e in episodes if "verifier" in e.phases]
+    if verdicts:
+        metrics["verifier/ms"], metrics["verifier/ms_max"] = _mean(verdicts), max(verdicts)
     for episode in episodes:
         kind, why = episode.outcome.kind, episode.outcome.why
         _count(metrics, f"outcome/{kind}")

@@ -83,7 +83,6 @@ TABLE: tuple[Metric, ...] = (
     Metric("episode/malformed_calls", "calls", "Tool calls that could not be parsed."),
     Metric("group/count", "groups", "Groups in the step's batch."),
     Metric("group/zero_spread", "share", "Share of groups whose episodes all scored alike."),
-    Metric("group/refills", "groups", "Groups drawn anew because the first had no spread."),
     Metric("advantage/mean_abs", "reward", "Mean of |advantage| over loss tokens."),
     # tokens and speed
     Metric("tokens/sampled", "tokens", "Tokens sampled for training during the step."),
@@ -100,10 +99,6 @@ TABLE: tuple[Metric, ...] = (
     Metric("idle/engine", "share", "Share of the step in which no engine was sampling."),
     Metric("idle/learner", "share", "Share of the step in which the learner had no work."),
     Metric("queue/episodes_running", "episodes", "Episodes under way at the end of the step."),
-    Metric("queue/groups_open", "groups", "Groups started and not yet complete."),
-    Metric("queue/groups_ready", "groups", "Groups complete and waiting for the learner."),
-    Metric("queue/engine_waiting", "requests", "Requests waiting inside the engines."),
-    Metric("queue/verifier_waiting", "verdicts", "Artifacts waiting for a verdict."),
     Metric("sandbox/live", "sandboxes", "Sandboxes in existence at the end of the step."),
     Metric("verifier/ms", "ms", "Milliseconds a verdict, mean."),
     Metric("verifier/ms_max", "ms", "Milliseconds of the slowest verdict."),
@@ -126,9 +121,6 @@ TABLE: tuple[Metric, ...] = (
     Metric("optimizer/learning_rate", "rate", "Learning rate of the step."),
     Metric("model/indexer_kl", "nats", "KL from the attention's to the indexer's distribution."),
     Metric("model/expert_load", "ratio", "Load of the busiest expert over the mean load."),
-    # curriculum
-    Metric("curriculum/weight/<domain>", "share", "Probability that the next task is of a domain."),
-    Metric("curriculum/level/<domain>", "level", "Mean level drawn within a domain."),
     # the ledger, since the start of the run
     Metric("ledger/sampled", "tokens", "All tokens sampled since the run began."),
     Metric("ledger/pending", "tokens", "Of these, not yet decided."),
