@@ -147,7 +147,8 @@ async def run_group(workers: Sequence[Any], index: int, request: GroupRequest) -
     for attempt in range(_GROUP_ATTEMPTS):
         worker = workers[(index + attempt) % len(workers)]
         try:
-            return await worker.run_group.remote(request)
+            result: GroupResult = await worker.run_group.remote(request)
+            return result
         except RayActorError as error:
             died = error
     raise CollectorError(

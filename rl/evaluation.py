@@ -65,7 +65,7 @@ class Evaluator:
                 asyncio.ensure_future(run_group(self._workers, index, request))
                 for index, request in enumerate(requests)
             ]
-            done, late = await asyncio.wait(tasks, timeout=self._deadline)
+            _, late = await asyncio.wait(tasks, timeout=self._deadline)
             if late:
                 for task in late:
                     task.cancel()

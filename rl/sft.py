@@ -18,7 +18,7 @@ from pathlib import Path
 from polymath.envs import registry
 from polymath.envs.sandbox import select
 from polymath.envs.sandbox.base import SandboxBackend
-from polymath.model import checkpoint
+from polymath.model.config import resolve
 from polymath.rl.cluster import cluster
 from polymath.rl.curriculum import Kind, kinds
 from polymath.rl.demonstrations import demonstrations, demonstrators
@@ -74,14 +74,16 @@ class SupervisedRun:
     async def _tokenizer(self, backend: SandboxBackend) -> Path:
         """The tokenizer that the model brings, or a new one from what demonstrations say."""
         if self._config.model.path:
-            return checkpoint.resolve(self._config.model.path) / _TOKENIZER
+            return resolve(self._config.model.path) / _TOKENIZER
         path = self._folder.path / _TOKENIZER
         if not path.exists():
             bytewise = self._folder.path / "bytewise.json"
             train_tokenizer((), SMALLEST).save(str(bytewise))
             renderer = PolymathRenderer(bytewise)
             rows = await self._play(renderer, backend, 0, _TOKENIZER_EPISODES, 0.0)
-            texts = (text for row in rows for text in _MARKS.split(renderer.decode(row.tokens)))
+            texts = (
+                text for row in rows for text in _MARKS.split(renderer.decode(row.tokens.tolist()))
+            )
             train_tokenizer(texts, self._config.vocab_size).save(str(path))
         return path
 

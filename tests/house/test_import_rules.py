@@ -34,6 +34,7 @@ HEAVY_ALLOWED = {
 
 # Modules that run inside actors, or start them.
 ACTORS = {
+    "rollout/actors.py",
     "rollout/run_store.py",
     "rollout/sandbox_host.py",
     "rollout/verifier_service.py",
