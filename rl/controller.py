@@ -79,7 +79,7 @@ class Controller:
         """Train; True when all steps are done, False when interrupted."""
         await self._begin()
         without_signal = 0
-        while self.step < self._steps:
+        while self.step < self._steps and not self._interrupted.is_set():
             batch = await self._next_batch()
             if batch is None:
                 break
@@ -144,7 +144,7 @@ class Controller:
         stop = asyncio.ensure_future(self._interrupted.wait())
         await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        if task.done() and not self._interrupted.is_set():
+        if task.done():  # what is done already is not thrown away
             return task.result()
         task.cancel()
         return None
