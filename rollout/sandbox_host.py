@@ -382,10 +382,12 @@ class RemoteSandboxHost:
         ray.kill(self._actor)
 
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        from ray.exceptions import RayActorError
+        from ray.exceptions import RayActorError, RayTaskError
 
         try:
             return await getattr(self._actor, method).remote(*arguments, **options)
+        except RayTaskError as error:
+            raise error.cause from None  # as if the host were here
         except RayActorError as error:
             raise SandboxError("the sandbox host has died") from error
 

@@ -36,6 +36,7 @@ from polymath.envs.sandbox.protocol import (
 from polymath.envs.sandbox.schema import SandboxConfig
 
 _FILES_SECONDS = 60.0
+_SPARE_MEMORY = 64 << 20
 _MAX_COMMAND = 2 << 20
 _SERIALS = itertools.count()  # of the process: user ids and control groups carry them
 _OWN_PROCESSES = 2  # the shim, and its child before that has become the command
@@ -90,6 +91,11 @@ class BubblewrapBackend:
         shared = self._launch
         limits, serial = spec.limits, next(_SERIALS)
         sizes = {WORKSPACE: limits.workspace_bytes, **self._sizes}
+        if sum(sizes.values()) > limits.memory_bytes - _SPARE_MEMORY:
+            raise SandboxError(
+                f"files may take {sum(sizes.values()) >> 20} MiB and count as memory, which is limited "
+                f"to {limits.memory_bytes >> 20} MiB; leave {_SPARE_MEMORY >> 20} MiB for processes"
+            )
         cgroup = None
         if shared.cgroups:
             cgroup = cgroups.create(serial)

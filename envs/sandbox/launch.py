@@ -88,12 +88,13 @@ class Launch:
             user = _user(serial)
             process = subprocess.Popen(
                 [
-                    f"/proc/self/fd/{binary}",
+                    "bwrap",
                     *root.isolation(),
                     *root.file_systems(self.python, prefix, data, sizes),
                     *("--info-fd", str(inform), "--"),
                     *root.first_process(self.python, control),
                 ],
+                executable=f"/proc/self/fd/{binary}",  # its folder may be closed to ``user``
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=complain,
