@@ -167,24 +167,22 @@ class BubblewrapSandbox:
 
     async def boot(self, settings: Mapping[bytes, object], seconds: float) -> None:
         """Send the shim its settings and wait until it is ready, in its control group."""
-        admitted = asyncio.ensure_future(
-            asyncio.to_thread(self._started.admit, self._cgroup, seconds)
+        reply, admitted = await asyncio.gather(
+            self._call(settings, seconds),
+            asyncio.to_thread(self._started.admit, self._cgroup, seconds),
+            return_exceptions=True,
         )
-        try:
-            reply = await self._call(settings, seconds)
-            if b"ready" not in reply:
-                raise SandboxError("the sandbox's first word was not that it is ready")
-        except SandboxError as error:
-            said = self._started.complaint()
+        if isinstance(reply, BaseException):
+            said = await asyncio.to_thread(self._started.complaint)
             raise SandboxError(
-                f"{error}: {diagnosis.explain(said)}" if said else str(error)
-            ) from error
-        finally:
-            await asyncio.wait([admitted])
-        try:
-            admitted.result()
-        except OSError as error:
-            raise SandboxError(f"the sandbox could not enter its control group: {error}") from error
+                f"{reply}: {diagnosis.explain(said)}" if said else str(reply)
+            ) from reply
+        if isinstance(admitted, BaseException):
+            raise SandboxError(
+                f"the sandbox could not enter its control group: {admitted}"
+            ) from admitted
+        if b"ready" not in reply:
+            raise self._broken("the sandbox's first word was not that it is ready")
         self._started.settle()
 
     async def exec(

@@ -36,7 +36,7 @@ def spawner() -> ThreadPoolExecutor:
 @cache
 def problem() -> str | None:
     """Why bubblewrap cannot make sandboxes here, with the fix; None when it can."""
-    found = diagnosis.machine_problem()
+    found = diagnosis.machine_problem() or root.interpreter_problem(root.interpreter())
     if found:
         return found
     binary = os.open(_binary(), os.O_PATH)
@@ -81,16 +81,12 @@ class Launch:
             opened.append(binary)
             data = {path: _memory_file(content) for path, content in self._files.items()}
             opened += data.values()
-            prefix = None
-            if self.python.prefix:
-                prefix = os.open(self.python.prefix, os.O_PATH)
-                opened.append(prefix)
             user = _user(serial)
             process = subprocess.Popen(
                 [
                     "bwrap",
                     *root.isolation(),
-                    *root.file_systems(self.python, prefix, data, sizes),
+                    *root.file_systems(self.python, data, sizes),
                     *("--info-fd", str(inform), "--"),
                     *root.first_process(self.python, control),
                 ],
@@ -144,14 +140,12 @@ class Started:
         if not text:
             return  # bubblewrap failed, and its stderr says why
         pid = json.loads(text)["child-pid"]
-        try:
+        with suppress(ProcessLookupError):  # likewise
             inside = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        with self._guard:
-            self._inside = inside
-        if cgroup:
-            cgroup.add(pid)
+            with self._guard:
+                self._inside = inside
+            if cgroup:
+                cgroup.add(pid)
 
     def complaint(self) -> str:
         """What bubblewrap or the shim wrote to stderr."""

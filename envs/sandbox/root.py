@@ -7,6 +7,7 @@ files. Everything writable is a sized tmpfs.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +64,21 @@ def interpreter() -> Interpreter:
         return Interpreter(str(_SYSTEM_PYTHON), None)
     prefix = os.path.realpath(sys.base_prefix)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return Interpreter(f"{prefix}/bin/{version}", prefix)
+    return Interpreter(f"{prefix}/bin/{version}", None if prefix == "/usr" else prefix)
+
+
+def interpreter_problem(python: Interpreter) -> str | None:
+    """Why sandboxes cannot use this Python, with the fix; as root they run as other users."""
+    if python.prefix is None or os.geteuid() != 0:
+        return None
+    folder = Path(python.prefix)
+    closed = [part for part in (folder, *folder.parents) if not part.stat().st_mode & stat.S_IXOTH]
+    if not closed:
+        return None
+    return (
+        f"sandboxes need a Python that other users may run, and {closed[-1]} is closed to them; "
+        "install the system's (`apt-get install python3`, /usr/bin/python3)"
+    )
 
 
 def compile_command(python: Interpreter) -> list[str]:
@@ -110,12 +125,11 @@ def isolation() -> list[str]:
 
 def file_systems(
     python: Interpreter,
-    prefix_descriptor: int | None,
     data: Mapping[str, int],
     sizes: Mapping[str, int],
 ) -> list[str]:
     """The mounts. ``data`` maps files to descriptors with their content, ``sizes`` writable folders
-    to bytes, /dev/shm among them; ``prefix_descriptor`` is the open prefix of the interpreter."""
+    to bytes, /dev/shm among them."""
     arguments: list[str] = []
     for tree in map(Path, _TREES):
         if tree.is_symlink():
@@ -126,10 +140,10 @@ def file_systems(
     for hidden in map(Path, _HIDDEN):
         if hidden.is_dir() and hidden != in_use and hidden not in in_use.parents:
             arguments += ("--tmpfs", str(hidden), "--remount-ro", str(hidden))
-    if python.prefix and not python.prefix.startswith("/usr/"):
+    if python.prefix and not python.prefix.startswith("/usr/local"):
         for parent in reversed(Path(python.prefix).parents[:-1]):
             arguments += ("--perms", "0755", "--dir", str(parent))
-        arguments += ("--ro-bind-fd", str(prefix_descriptor), python.prefix)
+        arguments += ("--ro-bind", python.prefix, python.prefix)
     for public in _PUBLIC:
         arguments += ("--ro-bind-try", public, public)
     for name in ("python", "python3"):
