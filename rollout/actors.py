@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import ray
 
 from polymath.configs import ReportsReads
-from polymath import configs
 from polymath.envs import registry
 from polymath.envs.sandbox.base import Sandbox, SandboxSpec
 from polymath.envs.types import Artifact, Task
@@ -95,10 +94,6 @@ class _VerifierActor(VerifierService, ReportsReads):
         """Of this actor, once it is ready; its workers are its children."""
         return os.getpid()
 
-    async def config_reads(self) -> set[str]:
-        """The configuration keys that were read in this process."""
-        return configs.reads()
-
 
 class _WorkerActor(RolloutWorker, ReportsReads):
     def __init__(
@@ -132,7 +127,3 @@ class _WorkerActor(RolloutWorker, ReportsReads):
     async def process_id(self) -> int:
         """Of this actor, once it is ready."""
         return os.getpid()
-
-    async def config_reads(self) -> set[str]:
-        """The configuration keys that were read in this process."""
-        return configs.reads()

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from polymath import configs
 from polymath.configs import ReportsReads
 from polymath.errors import PolymathError
 from polymath.rollout.records import Kind, Record, pack, unpack
@@ -92,10 +91,6 @@ class RunStore(ReportsReads):
     def process_id(self) -> int:
         """Of the writer, once it is ready."""
         return os.getpid()
-
-    def config_reads(self) -> set[str]:
-        """The configuration keys that were read in this process."""
-        return configs.reads()
 
     def close(self) -> None:
         """Flush and let the next writer in. Safe to call twice."""
