@@ -7,6 +7,7 @@ into batches once, and every layer reads the same cut.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -61,15 +62,13 @@ def cut(starts: list[int], totals: list[int], device: torch.device) -> list[Batc
         starts: [R + 1] where each request's tokens begin in the step.
         totals: [R] tokens of each request, this step's included.
     """
-    sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    sizes = [end - start for start, end in pairwise(starts)]
     order = sorted((r for r in range(len(sizes)) if sizes[r] > 0), key=sizes.__getitem__)
     groups: list[list[int]] = []
     for request in order:
+        # Single tokens stay among themselves: their core is another one.
         smallest = sizes[groups[-1][0]] if groups else 0
-        # Decodes stay among themselves: their core is another one.
-        if groups and smallest > 1 and sizes[request] < 2 * smallest:
-            groups[-1].append(request)
-        elif groups and smallest == sizes[request] == 1:
+        if sizes[request] < 2 * smallest:
             groups[-1].append(request)
         else:
             groups.append([request])

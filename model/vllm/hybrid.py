@@ -59,7 +59,8 @@ class PolymathHybridForCausalLM(HybridForCausalLM, HasInnerState, IsHybrid):
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
         """Token ids [N] to the residual stream [N, d]."""
-        return self.model.embed_tokens(input_ids) * self.model.embedding_multiplier
+        h: Tensor = self.model.embed_tokens(input_ids) * self.model.embedding_multiplier
+        return h
 
     def forward(  # type: ignore[override]
         self,

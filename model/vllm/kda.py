@@ -8,7 +8,7 @@ a step reads and writes the state of the block that vLLM names.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -148,7 +148,8 @@ class CachedKda(KimiDeltaAttention, MambaBase):
         return out
 
     def _run(self, part: StateBatch, inputs: KdaInputs, out: Tensor) -> None:
-        batch, (tails, states) = part.batch, self.kv_cache
+        batch = part.batch
+        tails, states = cast(tuple[Tensor, Tensor], self.kv_cache)
         qkv, decay, beta = (batch.gather(x) for x in (inputs.qkv, inputs.decay, inputs.beta))
         tail, state = tails[part.slots], states[part.slots]
         if part.fresh is not None:

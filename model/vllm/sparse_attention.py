@@ -148,7 +148,7 @@ class CachedSparseAttention(SparseLatentAttention, AttentionLayerBase):
     ) -> None:
         batch = part.batch
         cached = pages[part.pages].flatten(1, 2)[:, : batch.longest]
-        latent, index_key = cached.split([self.rank, self._width - self.rank], -1)
+        latent, index_key = cached[..., : self.rank], cached[..., self.rank :]
         place = torch.arange(batch.longest, device=query.device)
         asked = batch.context[:, None] + torch.arange(batch.width, device=query.device)
         q, index_q, weights = (

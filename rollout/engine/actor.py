@@ -76,9 +76,7 @@ class RemoteEngine:
         """See ``Engine.start``; has its own deadline inside."""
         return await self._ask(self._actor.start.remote())
 
-    async def generate(
-        self, request_id: str, prompt: Tokens, sampling: SamplingSpec
-    ) -> Generation:
+    async def generate(self, request_id: str, prompt: Tokens, sampling: SamplingSpec) -> Generation:
         """See ``Engine.generate``."""
         return await self._ask(self._actor.generate.remote(request_id, prompt, sampling))
 

@@ -16,7 +16,6 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +98,7 @@ class VllmEngine:
         self._refusal: str | None = "has not started"
         self._open = asyncio.Event()
         self._open.set()
-        self._paused = False
+        self._paused = self._closed = False
         self._control = asyncio.Lock()
         self._requests: dict[str, _Request] = {}
         self._legs = 0
@@ -142,6 +141,7 @@ class VllmEngine:
 
         own()
         register()
+        self._stop_if_closed()
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -155,10 +155,22 @@ class VllmEngine:
             weight_transfer_config={"backend": WEIGHT_BACKEND},
             **self._options,
         )
-        return AsyncLLM.from_engine_args(arguments)
+        llm = AsyncLLM.from_engine_args(arguments)
+        try:
+            self._stop_if_closed()
+        except EngineError:
+            llm.shutdown(0.0)
+            raise
+        return llm
+
+    def _stop_if_closed(self) -> None:
+        """The launching thread cannot be cancelled; it looks whether anybody still waits for it."""
+        if self._closed:
+            raise EngineError(f"engine {self._name} was closed while it started")
 
     async def close(self) -> None:
         """Stop and leave no process behind. Safe to call twice."""
+        self._closed = True
         self._refuse("is closed")
         llm, self._llm = self._llm, None
         if llm is not None:
@@ -238,8 +250,8 @@ class VllmEngine:
         final = None
         try:
             with self._busy():
-                async for final in self._llm.generate(inputs, parameters, request.leg):
-                    pass
+                async for answer in self._llm.generate(inputs, parameters, request.leg):
+                    final = answer
         except Exception as error:
             if self._llm is None or self._llm.errored:
                 self._refuse(f"died: {describe(error, self._log_file)}")
