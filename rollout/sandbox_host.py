@@ -14,23 +14,24 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from polymath.configs import ReportsReads
 from polymath.envs.sandbox import select
 from polymath.envs.sandbox.base import (
-    WORKSPACE,
     ExecResult,
     Sandbox,
     SandboxBackend,
     SandboxError,
     SandboxSpec,
-    Unsupported,
 )
 from polymath.envs.sandbox.schema import SandboxConfig
+from polymath.rollout.sandbox_lease import Grant, LeasedSandbox, Owner, borrow
+
+__all__ = ["Owner", "RemoteSandboxHost", "SandboxHost", "SandboxStats", "start_sandbox_host"]
 
 _JANITOR_SECONDS = 1.0
 _WARM_KINDS = 4
@@ -40,31 +41,6 @@ _CALLS = 4096
 """Calls that a host actor serves at a time; most of them wait for a command."""
 
 T = TypeVar("T")
-
-Lend = Callable[[SandboxSpec, str, float], AbstractAsyncContextManager[Sandbox]]
-"""Borrows a sandbox: (spec, episode, seconds to live)."""
-
-_Call = Callable[..., Awaitable[Any]]
-"""Calls a method of a host by name, wherever that host is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """For whom a sandbox is lent: the name of the run and of the episode (or other work) in it."""
-
-    run: str
-    episode: str
-
-    def __str__(self) -> str:
-        return f"{self.run}/{self.episode}"
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A lease, as the borrower holds it. Its id is the only key to the sandbox."""
-
-    lease: str
-    capabilities: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +92,7 @@ class SandboxHost(ReportsReads):
         self, spec: SandboxSpec, *, owner: Owner, ttl: float | None = None
     ) -> AbstractAsyncContextManager[LeasedSandbox]:
         """Borrow a sandbox for as long as the context is open, at most ``ttl`` seconds."""
-        return _borrow(self._call, spec, owner, ttl)
-
-    def lender(self, run: str) -> Lend:
-        """``lease`` with the run filled in."""
-        return lambda spec, episode, ttl: self.lease(spec, owner=Owner(run, episode), ttl=ttl)
+        return borrow(self._call, spec, owner, ttl)
 
     async def acquire(self, spec: SandboxSpec, owner: Owner, ttl: float | None = None) -> Grant:
         """Lend a sandbox, warm if there is one; waits for a free place. Raises ``SandboxError``."""
@@ -284,69 +256,6 @@ class SandboxHost(ReportsReads):
         return await getattr(self, method)(*arguments, **options)
 
 
-class LeasedSandbox:
-    """A borrowed sandbox; see ``Sandbox``. Closing it gives it back."""
-
-    def __init__(self, call: _Call, grant: Grant, spec: SandboxSpec) -> None:
-        self._call = call
-        self._grant = grant
-        self._limits = spec.limits
-
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout: float | None = None,
-        cwd: str = WORKSPACE,
-        environment: Mapping[str, str] | None = None,
-        output_bytes: int | None = None,
-        stdin: bytes = b"",
-    ) -> ExecResult:
-        """See ``Sandbox.exec``."""
-        result: ExecResult = await self._call(
-            "exec",
-            self._grant.lease,
-            command,
-            timeout=self._limits.command_seconds if timeout is None else timeout,
-            cwd=cwd,
-            environment=environment,
-            output_bytes=self._limits.output_bytes if output_bytes is None else output_bytes,
-            stdin=stdin,
-        )
-        return result
-
-    async def put(self, files: Mapping[str, bytes]) -> None:
-        """See ``Sandbox.put``."""
-        await self._call("put", self._grant.lease, dict(files))
-
-    async def get(
-        self, paths: Sequence[str], *, max_bytes: int = 8 << 20
-    ) -> tuple[dict[str, bytes], dict[str, str]]:
-        """See ``Sandbox.get``."""
-        found, failed = await self._call("get", self._grant.lease, list(paths), max_bytes)
-        return found, failed
-
-    async def checkpoint(self) -> str:
-        """Not yet."""
-        raise Unsupported("leased sandboxes cannot be checkpointed")
-
-    async def fork(self, checkpoint: str) -> Sandbox:
-        """Not yet."""
-        raise Unsupported("leased sandboxes cannot be forked")
-
-    async def renew(self, ttl: float | None = None) -> None:
-        """Let the lease live ``ttl`` seconds from now."""
-        await self._call("renew", self._grant.lease, ttl)
-
-    async def close(self) -> None:
-        """Give the sandbox back. Safe to call twice."""
-        await self._call("release", self._grant.lease)
-
-    def capabilities(self) -> frozenset[str]:
-        """See ``Sandbox.capabilities``."""
-        return self._grant.capabilities
-
-
 class RemoteSandboxHost:
     """A ``SandboxHost`` in a Ray actor. Can be pickled and passed to other actors."""
 
@@ -357,11 +266,7 @@ class RemoteSandboxHost:
         self, spec: SandboxSpec, *, owner: Owner, ttl: float | None = None
     ) -> AbstractAsyncContextManager[LeasedSandbox]:
         """See ``SandboxHost.lease``."""
-        return _borrow(self._call, spec, owner, ttl)
-
-    def lender(self, run: str) -> Lend:
-        """See ``SandboxHost.lender``."""
-        return lambda spec, episode, ttl: self.lease(spec, owner=Owner(run, episode), ttl=ttl)
+        return borrow(self._call, spec, owner, ttl)
 
     async def stats(self) -> SandboxStats:
         """See ``SandboxHost.stats``."""
@@ -415,34 +320,6 @@ def start_sandbox_host(
         .remote(config)
     )
     return RemoteSandboxHost(actor)
-
-
-@asynccontextmanager
-async def _borrow(
-    call: _Call, spec: SandboxSpec, owner: Owner, ttl: float | None
-) -> AsyncIterator[LeasedSandbox]:
-    granting = asyncio.ensure_future(call("acquire", spec, owner, ttl))
-    try:
-        grant: Grant = await asyncio.shield(granting)
-    except asyncio.CancelledError:
-        granting.add_done_callback(lambda granted: _give_back(call, granted))
-        raise
-    sandbox = LeasedSandbox(call, grant, spec)
-    try:
-        yield sandbox
-    finally:
-        await asyncio.shield(sandbox.close())
-
-
-def _give_back(call: _Call, granted: asyncio.Future[Grant]) -> None:
-    """Release a lease whose borrower no longer waits for it."""
-    if not granted.cancelled() and granted.exception() is None:
-        releasing = asyncio.ensure_future(call("release", granted.result().lease))
-        _RELEASING.add(releasing)
-        releasing.add_done_callback(_RELEASING.discard)
-
-
-_RELEASING: set[asyncio.Future[Any]] = set()  # the loop itself keeps only weak references
 
 
 def _kind(spec: SandboxSpec) -> object:

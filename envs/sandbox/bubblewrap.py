@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
+from subprocess import TimeoutExpired
 from typing import Any
 
 from polymath.envs.sandbox import cgroups, diagnosis, launch, root
@@ -285,6 +286,8 @@ class BubblewrapSandbox:
             self._socket.close()
         try:
             await asyncio.to_thread(self._started.finish, self._cgroup)
+        except (OSError, TimeoutExpired) as error:
+            raise SandboxError(f"the sandbox could not be freed: {error}") from error
         finally:
             if self.on_close:
                 self.on_close(self)

@@ -29,15 +29,15 @@ _ETC = {
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+_MODULES = ("protocol", "workspace", "shim")  # in the order in which they need each other
 _BOOT = f"""\
 import marshal, sys
 with open("{SHIM}", "rb") as file:
-    protocol, shim = marshal.load(file)
-module = type(sys)("polymath.envs.sandbox.protocol")
-sys.modules[module.__name__] = module
-exec(protocol, module.__dict__)
-module = type(sys)("polymath.envs.sandbox.shim")
-exec(shim, module.__dict__)
+    codes = marshal.load(file)
+for name, code in zip({_MODULES}, codes):
+    module = type(sys)("polymath.envs.sandbox." + name)
+    sys.modules[module.__name__] = module
+    exec(code, module.__dict__)
 module.main(int(sys.argv[1]))
 """
 _COMPILE = """\
@@ -84,7 +84,7 @@ def interpreter_problem(python: Interpreter) -> str | None:
 def compile_command(python: Interpreter) -> list[str]:
     """A command that prints the compiled shim; the version must be that of the Python inside."""
     folder = Path(__file__).resolve().parent
-    sources = [str(folder / "protocol.py"), str(folder / "shim.py")]
+    sources = [str(folder / f"{name}.py") for name in _MODULES]
     return [python.executable, "-I", "-S", "-c", _COMPILE, *sources]
 
 

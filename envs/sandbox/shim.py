@@ -1,9 +1,9 @@
 """The first process inside a sandbox: it runs commands for the host and reads and writes files.
 
-The host compiles this file and ``protocol`` and starts them with the sandbox's own Python, so the
-module imports little (start-up is most of a sandbox's cost) and nothing else of Polymath. It is
-process 1 of its namespace: when it dies, so does everything inside; when its host or the socket
-goes away, it dies.
+The host compiles this file, ``protocol`` and ``workspace`` and starts them with the sandbox's own
+Python, so they import little (start-up is most of a sandbox's cost) and nothing else of Polymath.
+The shim is process 1 of its namespace: when it dies, so does everything inside; when its host or the
+socket goes away, it dies.
 
 Agent processes share its user id, and cannot reach it: it is not dumpable (no ptrace, no /proc/1/mem
 or fd), the kernel shields process 1 from signals from within, the system-call filter forbids
@@ -19,13 +19,16 @@ import errno
 import os
 import resource
 import select
-import stat
 import time
 
-from polymath.envs.sandbox.protocol import MAX_FILES, ProtocolError, frame, frame_length, parse
+from polymath.envs.sandbox.protocol import ProtocolError, frame, frame_length, parse
+from polymath.envs.sandbox.workspace import PLACES, put, read, why
 
-WORKSPACE = b"/workspace"
 USER = 1000
+
+TYPE_CHECKING = False  # type checkers know the name; ``typing`` itself would cost milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 _CHUNK = 1 << 16
 _WATCH_SECONDS = 0.02
@@ -67,7 +70,7 @@ def _keep_to_ourselves(control: int) -> None:
                 pass
 
 
-def _set_up(boot: dict) -> tuple[int, int]:  # type: ignore[type-arg]
+def _set_up(boot: dict[bytes, Any]) -> tuple[int, int]:
     """From the namespace's all-powerful first process to an ordinary user.
 
     Returns a writable /proc that commands cannot see, and the bytes of memory that are to be watched
@@ -143,21 +146,21 @@ class Shim:
         # Python's own handler would lift the shield against this signal.
         _signal.signal(_SIGINT, _signal.SIG_DFL)
 
-    def answer(self, request: dict) -> dict:  # type: ignore[type-arg]
+    def answer(self, request: dict[bytes, Any]) -> dict[bytes, Any]:
         """The reply to one request; ``ProtocolError`` if it is none that we know."""
         kind = request.get(b"op")
         try:
             if kind == b"exec":
                 return self._exec(request)
             if kind == b"put":
-                return _put(request[b"files"])
+                return put(request[b"files"])
             if kind == b"get":
-                return _get(request[b"paths"], request[b"max_bytes"])
+                return read(request[b"paths"], request[b"max_bytes"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(f"a malformed request: {error!r}") from error
         raise ProtocolError(f"an unknown request {kind!r}")
 
-    def _exec(self, request: dict) -> dict:  # type: ignore[type-arg]
+    def _exec(self, request: dict[bytes, Any]) -> dict[bytes, Any]:
         started = time.monotonic()
         output, writer = os.pipe()
         failure, fail = os.pipe()
@@ -171,14 +174,16 @@ class Shim:
             if not reason:
                 return self._watch(command, output, request, started)
         except OSError as error:
-            reason = _why(error)
+            reason = why(error)
         finally:
             os.close(failure)
             self._sweep(0)
             os.close(output)
         return _ended(b"not_started", None, reason, len(reason), started)
 
-    def _watch(self, command: int, output: int, request: dict, started: float) -> dict:  # type: ignore[type-arg]
+    def _watch(
+        self, command: int, output: int, request: dict[bytes, Any], started: float
+    ) -> dict[bytes, Any]:
         """Collect output until the command ends, its time is up or it has written too much."""
         cap, ceiling = request[b"cap"], request[b"ceiling"]
         deadline = started + request[b"timeout"]
@@ -256,7 +261,7 @@ class _Collected:
         return bool(data)
 
 
-def _start(request: dict, proc: int, output: int, fail: int) -> int:  # type: ignore[type-arg]
+def _start(request: dict[bytes, Any], proc: int, output: int, fail: int) -> int:
     """Fork the command and return its process id."""
     stdin = _stdin(request[b"stdin"])
     try:
@@ -268,7 +273,7 @@ def _start(request: dict, proc: int, output: int, fail: int) -> int:  # type: ig
         os.close(stdin)
 
 
-def _become(request: dict, proc: int, stdin: int, output: int, fail: int) -> None:  # type: ignore[type-arg]
+def _become(request: dict[bytes, Any], proc: int, stdin: int, output: int, fail: int) -> None:
     """In the child: turn into the command, or tell the parent why not. Never returns."""
     try:
         os.setsid()
@@ -284,13 +289,13 @@ def _become(request: dict, proc: int, stdin: int, output: int, fail: int) -> Non
         _execute(request[b"argv"], request[b"env"])
     except OSError as error:
         what = error.filename if isinstance(error.filename, bytes) else request[b"argv"][0]
-        os.write(fail, what[:1024] + b": " + _why(error))
+        os.write(fail, what[:1024] + b": " + why(error))
     except BaseException as error:
         os.write(fail, repr(error).encode()[:1024])
     os._exit(127)
 
 
-def _execute(argv: list, env: dict) -> None:  # type: ignore[type-arg]
+def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
     """Like execvpe(3), with the search path of ``env``."""
     if b"/" in argv[0]:
         os.execve(argv[0], argv, env)
@@ -336,7 +341,9 @@ def _exit_code(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _ended(status: bytes, code: int | None, output: bytes, total: int, started: float) -> dict:  # type: ignore[type-arg]
+def _ended(
+    status: bytes, code: int | None, output: bytes, total: int, started: float
+) -> dict[bytes, Any]:
     seconds = time.monotonic() - started
     return {
         b"status": status,
@@ -361,109 +368,13 @@ def _memory_used() -> int:
             continue
         if len(fields) > 2:
             used += (int(fields[1]) - int(fields[2])) * page
-    for path in (WORKSPACE, b"/tmp", b"/dev/shm"):
+    for path in PLACES:
         system = os.statvfs(path)
         used += (system.f_blocks - system.f_bfree) * system.f_frsize
     return used
 
 
-def _put(files: dict) -> dict:  # type: ignore[type-arg]
-    """Write files; the reply names those that could not be written, with the reason."""
-    failed: dict[bytes, bytes] = {}
-    for path, content in files.items():
-        try:
-            _write(path, content)
-        except OSError as error:
-            failed[path] = _why(error)
-    return {b"failed": failed}
-
-
-def _write(path: bytes, content: bytes) -> None:
-    folder, name = _walk(path, create=True)
-    try:
-        # A fresh file: what stands there, a link or a FIFO say, is replaced and never followed.
-        try:
-            os.unlink(name, dir_fd=folder)
-        except FileNotFoundError:
-            pass
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        descriptor = os.open(name, flags, 0o644, dir_fd=folder)
-    finally:
-        os.close(folder)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
-    finally:
-        os.close(descriptor)
-
-
-def _get(paths: list, max_bytes: int) -> dict:  # type: ignore[type-arg]
-    """Read regular files; the reply names the others, with the reason."""
-    found: dict[bytes, bytes] = {}
-    failed: dict[bytes, bytes] = {}
-    left = MAX_FILES
-    for path in paths:
-        try:
-            found[path] = _read(path, min(max_bytes, left))
-            left -= len(found[path])
-        except OSError as error:
-            failed[path] = _why(error)
-    return {b"files": found, b"failed": failed}
-
-
-def _read(path: bytes, max_bytes: int) -> bytes:
-    folder, name = _walk(path, create=False)
-    try:
-        # Not blocking: opening a FIFO would wait for its writer.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-        descriptor = os.open(name, flags, dir_fd=folder)
-    finally:
-        os.close(folder)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        content = bytearray()
-        while len(content) <= max_bytes:
-            data = os.read(descriptor, min(1 << 20, max_bytes + 1 - len(content)))
-            if not data:
-                return bytes(content)
-            content += data
-        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
-    finally:
-        os.close(descriptor)
-
-
-def _why(error: OSError) -> bytes:
-    if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        return b"a link, or not a folder, stands in the way"
-    return (error.strerror or os.strerror(error.errno or 0)).encode()
-
-
-def _walk(path: bytes, create: bool) -> tuple[int, bytes]:
-    """The open folder that holds ``path``'s last part, and that part. Follows no link anywhere."""
-    *parents, name = path.split(b"/")
-    if path.startswith(b"/") or any(part in (b"", b".", b"..") for part in (*parents, name)):
-        raise OSError(errno.EINVAL, "not a plain path below the workspace")
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-    folder = os.open(WORKSPACE, flags)
-    try:
-        for part in parents:
-            if create:
-                try:
-                    os.mkdir(part, 0o755, dir_fd=folder)
-                except FileExistsError:
-                    pass
-            inner = os.open(part, flags, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-    except OSError:
-        os.close(folder)
-        raise
-    return folder, name
-
-
-def _receive(control: int) -> dict:  # type: ignore[type-arg]
+def _receive(control: int) -> dict[bytes, Any]:
     return parse(_exactly(control, frame_length(_exactly(control, 4))))
 
 
@@ -477,7 +388,7 @@ def _exactly(control: int, count: int) -> bytes:
     return bytes(data)
 
 
-def _send(control: int, value: dict) -> None:  # type: ignore[type-arg]
+def _send(control: int, value: dict[bytes, Any]) -> None:
     view = memoryview(frame(value))
     while view:
         view = view[os.write(control, view) :]

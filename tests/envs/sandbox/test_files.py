@@ -13,7 +13,7 @@ from polymath.envs.sandbox.base import SandboxSpec, WorkspaceError
 from polymath.envs.types import Limits
 
 _NAME = st.text(
-    st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=40
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40
 ).filter(lambda name: name not in (".", ".."))
 _PATH = st.lists(_NAME, min_size=1, max_size=3).map("/".join)
 

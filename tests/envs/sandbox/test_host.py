@@ -209,15 +209,6 @@ def test_closing_ends_all_leases(backend: BubblewrapBackend) -> None:
     with_host(backend, work)
 
 
-def test_lenders_know_their_run(backend: BubblewrapBackend) -> None:
-    async def work(host: SandboxHost) -> None:
-        async with host.lender("mine")(SPEC, "episode/7", 60.0):
-            (held,) = host._leases.values()
-            assert str(held.owner) == "mine/episode/7"
-
-    with_host(backend, work)
-
-
 @pytest.mark.slow
 def test_the_same_through_a_ray_actor(backend: BubblewrapBackend) -> None:
     import ray
