@@ -25,6 +25,7 @@ from typing import Any
 from polymath.envs.sandbox.base import Sandbox, SandboxSpec
 from polymath.envs.types import Artifact, DomainSpec, Task
 from polymath.rewards.verdict import Status, Verdict, invalid, ok, timed_out
+from polymath.rollout.agent_loop import one_line
 from polymath.rollout.lazy_sandbox import LazySandbox
 from polymath.rollout.records import artifact_data, verdict_from
 from polymath.rollout.schema import VerifierConfig
@@ -82,7 +83,7 @@ class VerifierService:
         try:
             spec = self._resolve(task.domain).spec
         except Exception as error:
-            return invalid(f"domain {task.domain} cannot be loaded: {error}")
+            return invalid(f"domain {task.domain} cannot be loaded: {one_line(error)}")
         found = await self._check(episode, task, artifact, spec)
         if isinstance(found, Verdict):
             return found
@@ -95,6 +96,8 @@ class VerifierService:
         again = await self._check(episode, task, artifact, spec)
         if isinstance(again, Verdict):  # a passing fault, or one left over from another artifact
             return again
+        if again.kind == "load":
+            return invalid(str(again))
         return ok(spec.reward_range[0], {"fault": found.kind, "why": found.why})
 
     async def close(self) -> None:
@@ -129,6 +132,8 @@ class VerifierService:
                     found = await self._run(process, task, artifact, sandbox)
         except _Broken as broken:
             return broken.fault
+        except Exception as error:  # the process is killed by now; what it said made no sense
+            return _Fault("garbage", one_line(error))
         if isinstance(found, _Fault):
             return found
         return _sound(found, spec)

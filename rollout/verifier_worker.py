@@ -160,8 +160,8 @@ async def serve_call(sandbox: Sandbox, method: str, arguments: Mapping[str, Any]
                 value = await sandbox.get(arguments["paths"], max_bytes=arguments["max_bytes"])
             case _:
                 return {"error": f"no sandbox call {method!r}"}
-    except SandboxError as error:
-        return {"error": str(error)}
+    except Exception as error:  # whatever it is, the verifier hears of it as a sandbox error
+        return {"error": _describe(error)}
     return {"value": value}
 
 

@@ -61,6 +61,8 @@ class HostileVerifier:
                 await sandbox.put({"a.txt": b"7"})
                 done = await sandbox.exec("cat a.txt", timeout=5)
                 return ok(float(done.output == "7"), {"status": str(done.status)})
+            case "bad_path":
+                await sandbox.put({"../../etc/passwd": b"x"})
             case "sandbox_error":
                 raise SandboxError("the sandbox died")
             case "recursion":

@@ -15,8 +15,11 @@ import psutil
 import pytest
 
 from polymath.envs.sandbox.base import ExecResult, ExecStatus, Sandbox, SandboxSpec
+from polymath.envs.sandbox.schema import SandboxConfig
 from polymath.envs.types import Artifact, Task, text
 from polymath.rewards.verdict import Status, Verdict
+from polymath.rollout.actors import lender
+from polymath.rollout.sandbox_host import SandboxHost
 from polymath.rollout.schema import VerifierConfig
 from polymath.rollout.verifier_service import VerifierService
 
@@ -176,8 +179,29 @@ def test_a_sandbox_is_lent_only_to_a_verifier_that_asks() -> None:
     run(body, lent=lent)
 
 
+@pytest.mark.slow
+def test_a_verifier_works_in_a_real_sandbox() -> None:
+    """The calls travel through the service to a leased sandbox, and the lease ends with the check."""
+
+    async def main() -> None:
+        host = SandboxHost(SandboxConfig(warm=0))
+        service = VerifierService(CONFIG.replace(seconds=20.0), lender(host, "test"), RESOLVE)
+        try:
+            async with asyncio.timeout(100):
+                verdict = await service.verify("e1", task(), Artifact("sandbox"))
+                assert verdict.reward == 1.0 and verdict.evidence == {"status": "exited"}
+                verdict = await service.verify("e2", task(), Artifact("bad_path"))
+                assert verdict.reward == FLOOR and verdict.evidence["fault"] == "sandbox"
+                assert (await host.stats()).leased == 0
+        finally:
+            await service.close()
+            await host.close()
+
+    asyncio.run(main())
+
+
 def test_waiting_in_the_queue_costs_no_time_of_the_check() -> None:
-    """Twelve checks wait for one worker behind one that is killed after more than their deadline."""
+    """Twelve checks wait for the one worker behind one that is killed past their deadline."""
 
     async def body(service: VerifierService) -> None:
         first = asyncio.ensure_future(service.verify("e0", task(), Artifact("hang")))
@@ -192,7 +216,10 @@ def test_workers_die_with_their_service() -> None:
     """The service is killed outright, with a verifier that will never end."""
     script = """
 import asyncio, sys
+from polymath.envs.sandbox.schema import SandboxConfig
 from polymath.envs.types import Artifact, Task, text
+from polymath.rollout.actors import lender
+from polymath.rollout.sandbox_host import SandboxHost
 from polymath.rollout.schema import VerifierConfig
 from polymath.rollout.verifier_service import VerifierService
 async def main():
