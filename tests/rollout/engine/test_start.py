@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from polymath.rollout.engine.base import EngineError
-
 from tests.rollout.engine.conftest import ENGINE
+
+from polymath.rollout.engine.base import EngineError
 
 pytestmark = pytest.mark.slow
 
