@@ -13,6 +13,8 @@ from polymath.errors import UserError
 from polymath.rl.schema import RunConfig
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_FIRST_RECORD = "metrics.jsonl"
+"""A run that never wrote it came to nothing and may be started anew."""
 _SMALLEST_FREE_BYTES = 200 << 20
 """A run writes checkpoints, metrics and logs; with less than this left on the disk it stops at once."""
 
@@ -39,7 +41,7 @@ class RunFolder:
         if resume not in ("never", "auto"):
             raise UserError(f"resume={resume!r}: it can be never or auto")
         path = Path(folder) / name
-        if resume == "never" and path.is_dir() and any(path.iterdir()):
+        if resume == "never" and (path / _FIRST_RECORD).exists():
             raise UserError(
                 f"{path} holds a run already: go on with resume=auto, or choose another run.name"
             )

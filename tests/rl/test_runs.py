@@ -14,18 +14,24 @@ def config(folder: Path, name: str = "one") -> RunConfig:
 
 
 def test_a_run_is_not_started_over_another(tmp_path: Path) -> None:
-    with RunFolder.open(config(tmp_path)):
-        pass
+    with RunFolder.open(config(tmp_path)) as run:
+        (run.path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match="holds a run already.*resume=auto"):
         RunFolder.open(config(tmp_path))
     with RunFolder.open(config(tmp_path), resume="auto") as run:
         assert run.checkpoints.is_dir()
 
 
-def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:
+def test_a_run_that_came_to_nothing_may_be_started_anew(tmp_path: Path) -> None:
+    with RunFolder.open(config(tmp_path)) as run:
+        run.write_config("steps: 1\n")
     with RunFolder.open(config(tmp_path)):
-        with pytest.raises(UserError, match="in use by another process"):
-            RunFolder.open(config(tmp_path), resume="auto")
+        pass
+
+
+def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:
+    with RunFolder.open(config(tmp_path)), pytest.raises(UserError, match="in use by another process"):
+        RunFolder.open(config(tmp_path), resume="auto")
 
 
 @pytest.mark.parametrize("name", ["", "../escape", "a/b", ".hidden", "white space"])
