@@ -44,13 +44,14 @@ class Batch:
 
     def gather(self, x: Tensor) -> Tensor:
         """Step tokens [N, ...] to [B, T, ...]."""
-        return x[self.tokens]
+        rows = x.index_select(0, self.tokens.flatten())
+        return rows.view(*self.tokens.shape, *x.shape[1:])
 
     def scatter(self, out: Tensor, y: Tensor) -> None:
         """Write [B, T, ...] back to the step's tokens [N, ...]."""
         used = self.used()
         if used is None:
-            out[self.tokens] = y
+            out.index_copy_(0, self.tokens.flatten(), y.flatten(0, 1))
         else:
             out[self.tokens[used]] = y[used]
 

@@ -151,7 +151,7 @@ class CachedKda(KimiDeltaAttention, MambaBase):
         batch = part.batch
         tails, states = cast(tuple[Tensor, Tensor], self.kv_cache)
         qkv, decay, beta = (batch.gather(x) for x in (inputs.qkv, inputs.decay, inputs.beta))
-        tail, state = tails[part.slots], states[part.slots]
+        tail, state = tails.index_select(0, part.slots), states.index_select(0, part.slots)
         if part.fresh is not None:
             tail[part.fresh] = 0.0
             state[part.fresh] = 0.0
@@ -169,6 +169,6 @@ class CachedKda(KimiDeltaAttention, MambaBase):
             o, state = kda_chunked(
                 *self.heads(mixed), decay, beta, state, chunk_size=self.chunk_size
             )
-        tails[part.slots] = tail.to(tails.dtype)
-        states[part.slots] = state
+        tails.index_copy_(0, part.slots, tail.to(tails.dtype))
+        states.index_copy_(0, part.slots, state)
         batch.scatter(out, o)

@@ -135,31 +135,65 @@ class CachedSparseAttention(SparseLatentAttention, AttentionLayerBase):
         metadata = get_forward_context().attn_metadata
         if metadata is not None:
             step = metadata[self._name]
-            pages = self.kv_cache.squeeze(1)
-            entries = torch.cat([inputs.latent, inputs.index_key], -1).to(pages.dtype)
-            count = len(step.slots)
-            pages.view(-1, self._width)[step.slots] = entries[:count]
+            latents, keys = self._pages()
+            size = latents.shape[1]
+            page, place = step.slots // size, step.slots % size
+            latents[page, place] = inputs.latent[: len(page)].to(latents.dtype)
+            keys[page, place] = inputs.index_key[: len(page)].to(keys.dtype)
             for part in step.parts:
-                self._attend(part, pages, query, inputs, mean)
+                self._attend(part, query, inputs, mean)
         return self.raise_values(mean), None
 
-    def _attend(
-        self, part: PageBatch, pages: Tensor, query: Tensor, inputs: SparseInputs, mean: Tensor
-    ) -> None:
+    def _pages(self) -> tuple[Tensor, Tensor]:
+        """The cache as latents [pages, tokens, R] and index keys [pages, tokens, Di].
+
+        A page holds all its latents and then all its keys, so that each can be read by itself.
+        """
+        count, _, size, _ = self.kv_cache.shape
+        pages = self.kv_cache.view(count, size * self._width)
+        latents, keys = pages[:, : size * self.rank], pages[:, size * self.rank :]
+        return latents.view(count, size, -1), keys.view(count, size, -1)
+
+    def _attend(self, part: PageBatch, query: Tensor, inputs: SparseInputs, mean: Tensor) -> None:
         batch = part.batch
-        cached = pages[part.pages].flatten(1, 2)[:, : batch.longest]
-        latent, index_key = cached[..., : self.rank], cached[..., self.rank :]
-        place = torch.arange(batch.longest, device=query.device)
-        asked = batch.context[:, None] + torch.arange(batch.width, device=query.device)
+        latents, keys = self._pages()
         q, index_q, weights = (
             batch.gather(x) for x in (query, inputs.index_query, inputs.index_weights)
         )
+        place = torch.arange(batch.longest, device=query.device)
+        asked = batch.context[:, None] + torch.arange(batch.width, device=query.device)
+        choose = batch.longest > self.topk and not self.dense_stage
+        cached_keys = _read(keys, part.pages)[:, : batch.longest] if choose else keys
+        if choose and batch.width == 1:
+            mask = place <= asked[:, :, None]
+            mask = select(index_scores(index_q, cached_keys, weights), mask, self.topk)
+            places, mask = _listed(mask[:, 0], self.topk)
+            chosen = latents[part.pages.gather(1, places // keys.shape[1]), places % keys.shape[1]]
+            batch.scatter(mean, latent_attention(q, chosen, mask[:, None], self.scale)[0])
+            return
+        cached = _read(latents, part.pages)[:, : batch.longest]
         parts = []
         for start in range(0, batch.width, _QUERY_TILE):
             tile = slice(start, start + _QUERY_TILE)
             mask = place <= asked[:, tile, None]
-            if batch.longest > self.topk and not self.dense_stage:
-                scores = index_scores(index_q[:, tile], index_key, weights[:, tile])
+            if choose:
+                scores = index_scores(index_q[:, tile], cached_keys, weights[:, tile])
                 mask = select(scores, mask, self.topk)
-            parts.append(latent_attention(q[:, tile], latent, mask, self.scale)[0])
+            parts.append(latent_attention(q[:, tile], cached, mask, self.scale)[0])
         batch.scatter(mean, torch.cat(parts, 1))
+
+
+def _read(cache: Tensor, pages: Tensor) -> Tensor:
+    """Pages [B, P] of a cache [pages, tokens, W], end to end: [B, P * tokens, W]."""
+    found = cache.index_select(0, pages.flatten())
+    return found.view(len(pages), -1, cache.shape[-1])
+
+
+def _listed(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Where a mask [B, S] is set, as at most ``count`` places a row, and which of them are used."""
+    row, place = mask.nonzero(as_tuple=True)
+    sizes = mask.sum(-1)
+    first = sizes.cumsum(0) - sizes
+    places = place.new_zeros(len(mask), count)
+    places[row, torch.arange(len(row), device=row.device) - first[row]] = place
+    return places, torch.arange(count, device=row.device) < sizes[:, None]
