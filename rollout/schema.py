@@ -17,8 +17,6 @@ class EngineConfig(Section):
     """Engines; each holds the whole model."""
     dtype: str = "float32"
     """What the engine computes in; it must be the dtype of the published weights."""
-    enforce_eager: bool = True
-    """Run without graph capture or compilation."""
     max_model_len: int = 4096
     """Longest context of one request, prompt and sampled tokens together."""
     max_running: int = 64

@@ -32,6 +32,7 @@ from polymath.rollout.engine.base import (
 from polymath.rollout.engine.environment import prepare
 from polymath.rollout.engine.failures import describe, last_line
 from polymath.rollout.engine.preflight import check_folder
+from polymath.rollout.engine.processes import end_children, resident_bytes
 from polymath.rollout.schema import EngineConfig
 from polymath.rollout.types import Tokens
 
@@ -84,7 +85,6 @@ class VllmEngine:
         self._max_model_len = config.max_model_len
         self._options: dict[str, Any] = {
             "dtype": config.dtype,
-            "enforce_eager": config.enforce_eager,
             "max_model_len": config.max_model_len,
             "max_num_seqs": config.max_running,
             "max_num_batched_tokens": config.max_batched_tokens,
@@ -148,6 +148,8 @@ class VllmEngine:
         arguments = AsyncEngineArgs(
             model=str(resolve(self._folder)),
             skip_tokenizer_init=True,
+            # The cached cores have shapes that follow the batch, which graphs cannot.
+            enforce_eager=True,
             generation_config="vllm",
             logprobs_mode="processed_logprobs",
             disable_log_stats=True,
@@ -176,7 +178,7 @@ class VllmEngine:
         if llm is not None:
             with contextlib.suppress(Exception):
                 await asyncio.to_thread(llm.shutdown, _CLOSE_SECONDS)
-        await asyncio.to_thread(_end_children)
+        await asyncio.to_thread(end_children, _CLOSE_SECONDS)
 
     # Requests
 
@@ -407,7 +409,7 @@ class VllmEngine:
             cached_tokens=self._counts["cached"],
             sampled_tokens=self._counts["sampled"],
             busy_seconds=busy,
-            memory_bytes=await asyncio.to_thread(_memory_bytes),
+            memory_bytes=await asyncio.to_thread(resident_bytes),
             labels={"engine": self._name, "pid": str(os.getpid())},
         )
 
@@ -416,24 +418,3 @@ def _canary_prompt(vocab_size: int) -> tuple[int, ...]:
     """Fixed tokens, the same for every engine of a vocabulary."""
     draw = random.Random(0)
     return tuple(draw.randrange(vocab_size) for _ in range(_CANARY_PROMPT_TOKENS))
-
-
-def _end_children() -> None:
-    import psutil
-
-    children = psutil.Process().children(recursive=True)
-    for child in children:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-    psutil.wait_procs(children, timeout=_CLOSE_SECONDS)
-
-
-def _memory_bytes() -> int:
-    import psutil
-
-    total = 0
-    own = psutil.Process(os.getpid())
-    for process in [own, *own.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
-    return total
