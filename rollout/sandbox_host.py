@@ -137,6 +137,7 @@ class SandboxHost(ReportsReads):
 
     async def exec(self, lease: str, command: str | Sequence[str], **options: Any) -> ExecResult:
         """``Sandbox.exec`` in a leased sandbox."""
+        self._find(lease)
         started = time.perf_counter()
         try:
             return await self._in(lease, lambda sandbox: sandbox.exec(command, **options))

@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import PurePosixPath
 from subprocess import TimeoutExpired
 from typing import Any
@@ -112,8 +111,7 @@ class BubblewrapBackend:
             },
         }
         try:
-            loop = asyncio.get_running_loop()
-            started = await loop.run_in_executor(launch.spawner(), shared.start, sizes, serial)
+            started = await asyncio.to_thread(shared.start, sizes, serial)
         except OSError as error:
             if cgroup:
                 await asyncio.to_thread(cgroup.remove)
@@ -280,8 +278,6 @@ class BubblewrapSandbox:
     async def _close(self) -> None:
         self._failure = self._failure or "the sandbox is closed"
         self._started.kill()
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a call that still waits
         async with self._lock:
             self._socket.close()
         try:

@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,13 +23,6 @@ _COMPILE_SECONDS = 30.0
 # User ids above those that distributions, containers and systemd hand out.
 _FIRST_USER, _USERS = 1_879_048_192, 1 << 28
 _USERS_PER_PROCESS = 1 << 10
-
-
-@cache
-def spawner() -> ThreadPoolExecutor:
-    """The one thread that starts sandboxes. The kernel ends a child when the *thread* that forked it
-    ends, so this one lives as long as the process."""
-    return ThreadPoolExecutor(1, thread_name_prefix="sandbox-spawner")
 
 
 @cache
@@ -71,7 +63,7 @@ class Launch:
         self.filter = seccomp.build(memory_is_bounded=self.cgroups)
 
     def start(self, sizes: Mapping[str, int], serial: int) -> Started:
-        """Start bubblewrap. Runs in the one thread whose end would end the sandboxes."""
+        """Start bubblewrap. Blocks for some milliseconds."""
         host, inside = socket.socketpair()
         info, inform = os.pipe()
         errors, complain = os.pipe()
@@ -94,7 +86,9 @@ class Launch:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=complain,
-                pass_fds=[descriptor for descriptor in opened if descriptor != complain],
+                # With ``info`` it holds both ends of that pipe: should this process die first, no
+                # SIGPIPE kills bubblewrap between its fork and the child's release.
+                pass_fds=[info, *(descriptor for descriptor in opened if descriptor != complain)],
                 start_new_session=True,  # a terminal's Ctrl-C is for the host alone
                 user=user,
                 group=user,
@@ -160,12 +154,12 @@ class Started:
 
     def kill(self) -> None:
         """Kill the shim, and with it everything in its process-id namespace."""
+        with suppress(OSError):  # wakes a call that waits, and ends a shim that is not yet known
+            self.control.shutdown(socket.SHUT_RDWR)
         with self._guard:
-            if self._inside is None:
-                self.process.kill()
-                return
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._inside, signal.SIGKILL)
+            if self._inside is not None:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._inside, signal.SIGKILL)
 
     def finish(self, cgroup: cgroups.Cgroup | None) -> None:
         """Wait until all is dead, then free descriptors and control group. Blocks."""

@@ -108,10 +108,12 @@ def environment(python: Interpreter) -> dict[str, str]:
 
 
 def isolation() -> list[str]:
-    """New namespaces of every kind that matters, and death with the parent.
+    """New namespaces of every kind that matters.
 
     The first process is the namespace's root until it has bounded the inodes of the writable file
-    systems; see ``shim``.
+    systems; see ``shim``. It ends when its socket closes, which is how a sandbox dies with its host:
+    bubblewrap's ``--die-with-parent`` leaves a process for ever when the host dies just after
+    bubblewrap has forked.
     """
     unshare = [f"--unshare-{kind}" for kind in ("user", "pid", "net", "ipc", "uts")]
     rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETFCAP"]
@@ -119,7 +121,7 @@ def isolation() -> list[str]:
         *unshare,
         *("--hostname", "sandbox", "--uid", "0", "--gid", "0"),
         *rights,
-        *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
+        *("--new-session", "--as-pid-1", "--clearenv"),
     ]
 
 

@@ -2,8 +2,8 @@
 
 The host compiles this file, ``protocol`` and ``workspace`` and starts them with the sandbox's own
 Python, so they import little (start-up is most of a sandbox's cost) and nothing else of Polymath.
-The shim is process 1 of its namespace: when it dies, so does everything inside; when its host or the
-socket goes away, it dies.
+The shim is process 1 of its namespace: when it dies, so does everything inside; when the socket
+closes or bubblewrap dies, it dies.
 
 Agent processes share its user id, and cannot reach it: it is not dumpable (no ptrace, no /proc/1/mem
 or fd), the kernel shields process 1 from signals from within, the system-call filter forbids
@@ -100,7 +100,6 @@ def _set_up(boot: dict[bytes, Any]) -> tuple[int, int]:
     for limit, value in boot[b"limits"].items():
         resource.setrlimit(getattr(resource, limit.decode()), (value, value))
     _check(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
-    # A change of credentials clears it; bubblewrap's death must stay ours.
     _check(libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "prctl")
     _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     _install_filter(libc, boot[b"filter"])
