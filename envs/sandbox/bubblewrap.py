@@ -96,21 +96,21 @@ class BubblewrapBackend:
                 f"files may take {sum(sizes.values()) >> 20} MiB and count as memory, which is limited "
                 f"to {limits.memory_bytes >> 20} MiB; leave {_SPARE_MEMORY >> 20} MiB for processes"
             )
-        cgroup = None
-        if shared.cgroups:
-            cgroup = cgroups.create(serial)
-            processes = limits.processes + _OWN_PROCESSES
-            cgroup.limit(limits.memory_bytes, processes, limits.cpus)
         boot = {
             b"filter": shared.filter,
-            b"memory_bytes": 0 if cgroup else limits.memory_bytes,
-            b"limits": self._resource_limits(spec, bounded=cgroup is not None),
+            b"memory_bytes": 0 if shared.cgroups else limits.memory_bytes,
+            b"limits": self._resource_limits(spec, bounded=shared.cgroups),
             b"mounts": {
                 path.encode(): root.mount_options(path, size, self._inodes).encode()
                 for path, size in sizes.items()
             },
         }
+        cgroup = None
         try:
+            if shared.cgroups:
+                cgroup = cgroups.create(serial)
+                processes = limits.processes + _OWN_PROCESSES
+                cgroup.limit(limits.memory_bytes, processes, limits.cpus)
             started = await asyncio.to_thread(shared.start, sizes, serial)
         except OSError as error:
             if cgroup:

@@ -53,13 +53,7 @@ class Launch:
             raise SandboxUnavailable(found)
         self.cgroups = limits_problem() is None
         self.python = root.interpreter()
-        compiled = subprocess.run(
-            root.compile_command(self.python),
-            stdout=subprocess.PIPE,
-            check=True,
-            timeout=_COMPILE_SECONDS,
-        )
-        self._files = root.files(compiled.stdout)
+        self._files = root.files(_compiled_shim(self.python))
         self.filter = seccomp.build(memory_is_bounded=self.cgroups)
 
     def start(self, sizes: Mapping[str, int], serial: int) -> Started:
@@ -184,9 +178,25 @@ class Started:
             self._errors = None
 
 
+def _compiled_shim(python: root.Interpreter) -> bytes:
+    try:
+        return subprocess.run(
+            root.compile_command(python),
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=_COMPILE_SECONDS,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxUnavailable(
+            f"{python.executable} cannot compile the sandbox's first process ({error}); it must be "
+            "Python 3.9 or later"
+        ) from error
+
+
 def _read_before(descriptor: int, deadline: float) -> bytes:
-    ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-    if not ready:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
         raise TimeoutError("bubblewrap did not say which process it started")
     return os.read(descriptor, 4096)
 
