@@ -39,7 +39,7 @@ MANY = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Thoroughness:
     """How thorough the gate is. ``plays`` seeds are played at each level."""
 
     plays: int = 3
@@ -93,10 +93,10 @@ class Certificate:
 async def certify(
     domain: Domain,
     backend: SandboxBackend,
-    effort: Effort = Effort(),
+    thoroughness: Thoroughness = Thoroughness(),
 ) -> Certificate:
     """Run every check at every level; a check that raises is a fault of the domain."""
-    gate = _Gate(domain, backend, effort)
+    gate = _Gate(domain, backend, thoroughness)
     checks = []
     for level in domain.spec.levels:
         for name, check in CHECKS.items():
@@ -117,9 +117,9 @@ Findings = tuple[list[str], str]
 class _Gate:
     """A domain under test, and the ways to play and to judge it."""
 
-    def __init__(self, domain: Domain, backend: SandboxBackend, effort: Effort) -> None:
+    def __init__(self, domain: Domain, backend: SandboxBackend, thoroughness: Thoroughness) -> None:
         self.domain = domain
-        self.effort = effort
+        self.thoroughness = thoroughness
         self.floor, self.maximum = domain.spec.reward_range
         self._backend = backend
 
@@ -159,11 +159,11 @@ class _Gate:
 async def _oracle(gate: _Gate, level: Level) -> Findings:
     faults = []
     turns = 0
-    for task in gate.tasks(level, gate.effort.plays):
+    for task in gate.tasks(level, gate.thoroughness.plays):
         transcript = await gate.play(task, gate.domain.oracle(task))
         turns += len(transcript.steps)
         verdicts = []
-        for _ in range(gate.effort.repeats):
+        for _ in range(gate.thoroughness.repeats):
             async with gate.sandbox() as sandbox:
                 verdicts.append(await gate.judge(task, transcript.artifact, sandbox))
         if verdicts[0].status is not Status.OK or verdicts[0].reward != gate.maximum:
@@ -171,7 +171,7 @@ async def _oracle(gate: _Gate, level: Level) -> Findings:
         if any(verdict != verdicts[0] for verdict in verdicts):
             rewards = [verdict.reward for verdict in verdicts]
             faults.append(f"seed {task.seed}: the verdict does not repeat: {rewards}")
-    return faults, f"maximum reward, {turns / gate.effort.plays:.1f} turns on average"
+    return faults, f"maximum reward, {turns / gate.thoroughness.plays:.1f} turns on average"
 
 
 async def _null(gate: _Gate, level: Level) -> Findings:
@@ -193,19 +193,19 @@ async def _refused(
     faults = []
     names = set()
     async with gate.sandbox() as judging:
-        for task in gate.tasks(level, gate.effort.plays):
+        for task in gate.tasks(level, gate.thoroughness.plays):
             for attack in attacks(task):
                 names.add(attack.name)
                 transcript = await gate.play(task, attack.policy)
                 verdict = await gate.judge(task, transcript.artifact, judging)
                 if wrong := gate.above_floor(verdict):
                     faults.append(f"seed {task.seed}: {attack.name!r} gets {wrong}")
-    return faults, f"{len(names)} attacks on {gate.effort.plays} seeds"
+    return faults, f"{len(names)} attacks on {gate.thoroughness.plays} seeds"
 
 
 async def _constants(gate: _Gate, level: Level) -> Findings:
     """The files untouched, and one answer for all seeds."""
-    tasks = list(gate.tasks(level, gate.effort.constants_seeds))
+    tasks = list(gate.tasks(level, gate.thoroughness.constants_seeds))
     common = Counter(value for task in tasks for value in set(_scalars(task.private)))
     candidates = {*CONSTANTS, *(value for value, _ in common.most_common(30))}
     means = dict.fromkeys(candidates, 0.0)
@@ -224,7 +224,7 @@ async def _constants(gate: _Gate, level: Level) -> Findings:
 async def _sampling(gate: _Gate, level: Level) -> Findings:
     faults = []
     contents = []
-    for seed in range(gate.effort.sampled_seeds):
+    for seed in range(gate.thoroughness.sampled_seeds):
         first, second = gate.domain.sample(seed, level), gate.domain.sample(seed, level)
         if first.digest != second.digest:
             faults.append(f"seed {seed} gives two different tasks")
@@ -259,7 +259,7 @@ async def _mutants(gate: _Gate, level: Level) -> Findings:
     """Small changes of what the oracle left; at least one of them must cost reward."""
     faults = []
     count = 0
-    for task in gate.tasks(level, gate.effort.plays):
+    for task in gate.tasks(level, gate.thoroughness.plays):
         policy = gate.domain.oracle(task)
         gold = (await gate.play(task, policy)).artifact
         async with gate.sandbox() as sandbox:

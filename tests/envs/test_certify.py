@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from polymath.envs.certify import CHECKS, Certificate, Effort, certify
+from polymath.envs.certify import CHECKS, Certificate, Thoroughness, certify
 from polymath.envs.contract import Adversary, Domain, Policy, Session, Verifier
 from polymath.envs.sandbox.base import Sandbox, SandboxSpec
 from polymath.envs.scripted import answer, script
@@ -18,7 +18,7 @@ from polymath.rewards.compare import same_number
 from polymath.rewards.verdict import Verdict, ok
 from polymath.rewards.verifier import Judge, PlainVerifier
 
-EFFORT = Effort(plays=2, constants_seeds=60, sampled_seeds=10, repeats=2)
+QUICK = Thoroughness(plays=2, constants_seeds=60, sampled_seeds=10, repeats=2)
 
 
 class NoSandbox:
@@ -62,7 +62,7 @@ class Doubling:
 
 
 def gate(domain: Domain) -> Certificate:
-    return asyncio.run(certify(domain, NoSandbox(), EFFORT))
+    return asyncio.run(certify(domain, NoSandbox(), QUICK))
 
 
 def test_a_sound_domain_is_certified() -> None:
@@ -245,4 +245,4 @@ def test_a_fault_of_the_sandbox_is_not_the_domains() -> None:
             raise SandboxError("bubblewrap died")
 
     with pytest.raises(SandboxError, match="bubblewrap died"):
-        asyncio.run(certify(Doubling(), Broken(), EFFORT))
+        asyncio.run(certify(Doubling(), Broken(), QUICK))

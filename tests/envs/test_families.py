@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from polymath.envs import registry
-from polymath.envs.certify import Certificate, Effort, certify
+from polymath.envs.certify import Certificate, Thoroughness, certify
 from polymath.envs.contract import Decision
 from polymath.envs.families.demonstrations import Premature
 from polymath.envs.families.office.sheet import find, get, put
@@ -41,7 +41,7 @@ def test_a_shipped_domain_passes_the_gate(domain_id: str, make_backend: MakeBack
     async def run() -> Certificate:
         backend = make_backend()
         try:
-            return await certify(registry.get(domain_id), backend, Effort(plays=1, repeats=2))
+            return await certify(registry.get(domain_id), backend, Thoroughness(plays=1, repeats=2))
         finally:
             await backend.close()
 
