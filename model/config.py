@@ -76,7 +76,7 @@ class ModelConfig(Section):
     "Heads of the indexer."
     index_head_dim: int = 32
     "Width of an index head."
-    index_topk: int = 128
+    index_topk: int = 64
     "Tokens that the indexer selects for each query."
 
     n_routed_experts: int = 8

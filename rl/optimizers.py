@@ -45,7 +45,8 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Linear warm-up, then ``constant``, or ``linear`` or ``cosine`` decay until ``horizon_steps``.
+    """Linear warm-up, then ``constant``, or ``linear`` or ``cosine`` decay from ``decay_start_steps`` (at
+    the earliest after the warm-up) until ``horizon_steps``.
 
     Raises ``UserError`` for a decay without a horizon and for an unknown kind.
     """
@@ -54,16 +55,18 @@ class Schedule:
     warmup_steps: int
     horizon_steps: int
     final_fraction: float
+    decay_start_steps: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in ("constant", "linear", "cosine"):
             raise UserError(
                 f"learner.schedule={self.kind} is not known; it can be constant, linear, cosine"
             )
-        if self.kind != "constant" and self.horizon_steps <= self.warmup_steps:
+        start = max(self.warmup_steps, self.decay_start_steps)
+        if self.kind != "constant" and self.horizon_steps <= start:
             raise UserError(
-                f"learner.schedule={self.kind} needs learner.horizon_steps above "
-                f"learner.warmup_steps={self.warmup_steps}; it is {self.horizon_steps}"
+                f"learner.schedule={self.kind} needs learner.horizon_steps above learner.warmup_steps "
+                f"and learner.decay_start_steps ({start}); it is {self.horizon_steps}"
             )
 
     def scale(self, step: int) -> float:
@@ -72,7 +75,8 @@ class Schedule:
             return (step + 1) / self.warmup_steps
         if self.kind == "constant":
             return 1.0
-        done = min(1.0, (step - self.warmup_steps) / (self.horizon_steps - self.warmup_steps))
+        start = max(self.warmup_steps, self.decay_start_steps)
+        done = min(1.0, max(0.0, (step - start) / (self.horizon_steps - start)))
         left = 1 - done if self.kind == "linear" else 0.5 * (1 + math.cos(math.pi * done))
         return self.final_fraction + (1 - self.final_fraction) * left
 
@@ -112,7 +116,7 @@ def orthogonalise(matrix: Tensor) -> Tensor:
     """Singular values of [..., m, n] pushed to about one by five Newton-Schulz steps."""
     a, b, c = _NEWTON_SCHULZ
     wide = matrix.mT if matrix.shape[-2] > matrix.shape[-1] else matrix
-    x = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
+    x: Tensor = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
     for _ in range(_NEWTON_SCHULZ_STEPS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x

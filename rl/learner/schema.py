@@ -48,6 +48,8 @@ class LearnerConfig(Section):
     """``constant``, ``linear`` or ``cosine``, after the warm-up."""
     warmup_steps: int = 0
     """Steps of linear warm-up."""
+    decay_start_steps: int = 0
+    """The step at which a decay begins; until then the rate stays at its peak."""
     horizon_steps: int = 0
     """The step at which a decay ends; required by ``linear`` and ``cosine``."""
     final_fraction: float = 0.1

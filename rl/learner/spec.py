@@ -70,7 +70,11 @@ def rank_spec(
             momentum=config.momentum,
         ),
         schedule=Schedule(
-            config.schedule, config.warmup_steps, config.horizon_steps, config.final_fraction
+            config.schedule,
+            config.warmup_steps,
+            config.horizon_steps,
+            config.final_fraction,
+            config.decay_start_steps,
         ),
         budget=Budget(config.lane_tokens, config.tokens_per_microbatch, model.chunk_size),
         ranks=config.workers,
