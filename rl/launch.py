@@ -64,19 +64,13 @@ def train(composed: Composed) -> int:
     return 0
 
 
-def evaluate(composed: Composed) -> int:
-    """Run `polymath eval`; prints held-out reward by domain."""
+def evaluate(composed: Composed) -> EvaluationResult:
+    """Run `polymath eval`: held-out reward by mode, domain and level."""
     config = cast(TrainConfig, composed.config)
     with RunFolder.open(config.run, "auto") as folder:
         plan = _Plan(config)
         with captured(folder.logs / "libraries.log"), cluster(config.ray):
-            result = asyncio.run(_evaluate(config, plan, folder))
-    for record in result.records:
-        print(
-            f"{record.domain:28} level {record.level} {record.mode:8} "
-            f"{record.mean:.3f} ± {record.stderr:.3f} (n {record.n})"
-        )
-    return 0
+            return asyncio.run(_evaluate(config, plan, folder))
 
 
 class _Plan:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from polymath.cli.output import add_json, print_json, print_table
+
 if TYPE_CHECKING:
     from polymath.configs import Composed
     from polymath.rl.schema import SupervisedConfig, TrainConfig
@@ -29,6 +31,8 @@ def register(commands: Any) -> None:
         parser.add_argument(
             "--config-dir", type=Path, metavar="DIR", help="a folder with further YAML groups"
         )
+        if name == "eval":
+            add_json(parser)
         parser.set_defaults(run=_configured(name, run))
 
 
@@ -71,7 +75,19 @@ def _sft(composed: Composed, _: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate(composed: Composed, _: argparse.Namespace) -> int:
+def _evaluate(composed: Composed, arguments: argparse.Namespace) -> int:
     from polymath.rl import launch
 
-    return launch.evaluate(composed)
+    result = launch.evaluate(composed)
+    if arguments.json:
+        records = [record.as_row() for record in result.records]
+        print_json({"records": records, "failed": result.failed})
+        return 0
+    print_table(
+        ("domain", "level", "mode", "reward", "n"),
+        [
+            (r.domain, r.level, r.mode, f"{r.mean:.3f} ± {r.stderr:.3f}", r.n)
+            for r in result.records
+        ],
+    )
+    return 0
