@@ -3,12 +3,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from tests.rl.scripted_run import SAMPLING, ScriptedWorker
+from tests.rl.test_curriculum import SPECS
 
 from polymath.rl.collector import Batch, Collector, CollectorError
 from polymath.rl.curriculum import Curriculum
 from polymath.rl.schema import DomainShare, MixtureConfig
-from tests.rl.scripted_run import SAMPLING, ScriptedWorker
-from tests.rl.test_curriculum import SPECS
 
 MIXTURE = MixtureConfig(domains={"a/one": DomainShare()})
 

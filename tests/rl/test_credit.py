@@ -1,11 +1,11 @@
 import pytest
+from tests.rl.scripted_run import batch, group, request, scored, summary
+from tests.rl.test_curriculum import SPECS
 
 from polymath.rl.advantages.grpo import Grpo
 from polymath.rl.credit import Credit, Credited
 from polymath.rollout.groups import GroupResult
 from polymath.rollout.types import Outcome, OutcomeKind
-from tests.rl.scripted_run import batch, group, request, scored, summary
-from tests.rl.test_curriculum import SPECS
 
 TRUNCATED = Outcome(OutcomeKind.TRUNCATED, why="turns")
 INVALID = Outcome(OutcomeKind.INVALID, why="verdict_invalid: broken")
