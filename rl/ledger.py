@@ -3,8 +3,6 @@
 A token is *pending* until it is *consumed* by an optimizer step, *dropped* for a reason, or filed
 as *not for training* (evaluation, served). Episodes are the accounts, tokens the unit. ``balance``
 compares the books with what others counted on their own; a difference stops the run and says where.
-
-With several epochs over a batch, tokens count as consumed in the first.
 """
 
 from __future__ import annotations

@@ -231,24 +231,3 @@ def sequence_tokens(sizes: Sequence[RowSize]) -> dict[str, int]:
         if size.loss_tokens:
             counts[size.episode] = counts.get(size.episode, 0) + size.loss_tokens
     return counts
-
-
-def minibatches(sizes: Sequence[RowSize], count: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Row numbers of at most ``count`` minibatches of whole groups, shuffled by ``seed``.
-
-    Groups are dealt largest first to the minibatch with the fewest loss tokens, so that steps weigh
-    about the same. Fewer groups than ``count`` give fewer minibatches.
-    """
-    groups: dict[str, list[int]] = {}
-    for index, size in enumerate(sizes):
-        groups.setdefault(size.group, []).append(index)
-    weights = {name: sum(sizes[i].loss_tokens for i in own) for name, own in groups.items()}
-    names = sorted(groups)
-    np.random.default_rng(seed).shuffle(names)
-    shares: list[list[int]] = [[] for _ in range(min(count, len(names)))]
-    loads = [0] * len(shares)
-    for name in sorted(names, key=lambda name: -weights[name]):
-        share = loads.index(min(loads))
-        shares[share] += groups[name]
-        loads[share] += weights[name]
-    return tuple(tuple(sorted(share)) for share in shares)

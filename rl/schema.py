@@ -85,12 +85,8 @@ class DeadlineConfig(Section):
     """For engines, learner and services to be ready."""
     batch: float = 600.0
     """For the groups of one batch."""
-    step: float = 300.0
-    """For one optimizer step."""
     sync: float = 120.0
     """For every engine to take in and prove new weights."""
-    drain: float = 20.0
-    """For what is under way when the run is interrupted."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the update optimises: advantage, loss, penalties, and how a batch is cut into steps."""
+"""What the update optimises: advantage, loss and penalties."""
 
 from __future__ import annotations
 
@@ -29,7 +29,3 @@ class AlgorithmConfig(Section):
     """Weight of the reverse KL to the weights that training began with; 0 keeps no reference."""
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus."""
-    minibatches: int = 1
-    """Into how many optimizer steps a batch is cut, by whole groups."""
-    epochs: int = 1
-    """How often a batch is gone through."""

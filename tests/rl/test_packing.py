@@ -11,7 +11,6 @@ from polymath.rl.packing import (
     PackingError,
     RowSize,
     collate,
-    minibatches,
     plan,
     sequence_tokens,
 )
@@ -121,18 +120,3 @@ def test_packing_fills_lanes():
     sizes = [RowSize(f"e{i}", "g", length, 1) for i, length in enumerate([16, 12, 8, 8, 4])]
     ((batch,),) = plan(sizes, 1, Budget(16, 64, CHUNK))
     assert (len(batch.lanes), batch.length) == (3, 16)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), min_size=1, max_size=40),
-    st.integers(1, 6),
-    st.integers(0, 5),
-)
-def test_minibatches_are_whole_groups_and_hold_every_row_once(rows, count, seed):
-    sizes = [RowSize(f"e{i}", f"g{group}", 60, loss) for i, (group, loss) in enumerate(rows)]
-    found = minibatches(sizes, count, seed)
-    assert sorted(row for share in found for row in share) == list(range(len(sizes)))
-    assert len(found) == min(count, len({size.group for size in sizes}))
-    homes = [{sizes[row].group for row in share} for share in found]
-    assert sum(map(len, homes)) == len(set().union(*homes))
-    assert minibatches(sizes, count, seed) == found
