@@ -33,6 +33,9 @@ _BLAME_SECONDS = 2.0
 """When a rank dies the others fail on their connection to it, perhaps first; wait for the culprit.
 """
 _GOODBYE_SECONDS = 5.0
+_THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that wait for each other sleep. The learner shares its cores with engines and sandboxes, and
+threads that spin while others hold the core made a step ten times as long."""
 
 PerRank = Callable[[int], tuple[Any, ...]]
 
@@ -166,7 +169,7 @@ class LearnerGroup:
         options: dict[str, Any] = {
             "num_cpus": 0,
             "max_restarts": 0,
-            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(spec.threads)}},
+            "runtime_env": {"env_vars": {**_THREADING, "OMP_NUM_THREADS": str(spec.threads)}},
         }
         if spec.device == "cuda":
             await self._place(deadline)

@@ -21,9 +21,9 @@ class LearnerConfig(Section):
     """``cpu`` or ``cuda``."""
     compute_dtype: str = "float32"
     """What forward and backward compute in; master weights and reductions stay float32."""
-    tokens_per_microbatch: int = 8192
+    tokens_per_microbatch: int = 4096
     """Upper bound of one micro-batch, padding included."""
-    lane_tokens: int = 512
+    lane_tokens: int = 256
     """Rows are packed into lanes of at most this length, or of the longest row if that is longer.
     """
     optimizer: str = "adamw"

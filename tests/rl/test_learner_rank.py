@@ -223,9 +223,8 @@ def test_steps_lower_the_loss_and_report_it(start):
 
 
 def test_metrics_do_not_depend_on_the_cut(start):
-    rows, found = make_rows(8), []
-    for budget in (Budget(1, 48, 16), Budget(96, 10_000, 16)):
-        found.append(run_step(start(), rows, budget)[1])
+    rows, budgets = make_rows(8), (Budget(1, 48, 16), Budget(96, 10_000, 16))
+    found = [run_step(start(), rows, budget)[1] for budget in budgets]
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():
         assert value == pytest.approx(found[1][name], rel=1e-8), name

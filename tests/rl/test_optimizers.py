@@ -120,6 +120,7 @@ def test_prepared_state_equals_that_of_a_fresh_optimizer():
         (Schedule("constant", 4, 0, 0.1), [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0]),
         (Schedule("linear", 0, 4, 0.2), [1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2]),
         (Schedule("cosine", 2, 6, 0.0), [0.5, 1.0, 1.0, 0.8535534, 0.5, 0.1464466, 0.0]),
+        (Schedule("linear", 1, 6, 0.0, 4), [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.0]),
     ],
 )
 def test_schedules(schedule, expected):
