@@ -33,9 +33,10 @@ _BLAME_SECONDS = 2.0
 """When a rank dies the others fail on their connection to it, perhaps first; wait for the culprit.
 """
 _GOODBYE_SECONDS = 5.0
-_THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that wait for each other sleep. The learner shares its cores with engines and sandboxes, and
-threads that spin while others hold the core made a step ten times as long."""
+_THREADING = {"GOMP_SPINCOUNT": "20000"}
+"""Threads that wait for each other spin for some microseconds, then sleep. The learner shares its cores
+with engines and sandboxes: spinning on as by default made a step ten times as long there, and never
+spinning (OMP_WAIT_POLICY=PASSIVE) twice as long everywhere."""
 
 PerRank = Callable[[int], tuple[Any, ...]]
 
