@@ -5,8 +5,6 @@ The first step is left out: it pays for warm-up. Figures hold for this machine a
 
 from __future__ import annotations
 
-import contextlib
-import io
 import statistics
 import tempfile
 from dataclasses import replace
@@ -18,6 +16,7 @@ from polymath.errors import PolymathError
 from polymath.rl import launch
 from polymath.rl.schema import TrainConfig
 from polymath.rl.tracking.records import read_history
+from polymath.rl.tracking.terminal import captured
 
 _STEPS = 4
 _FIGURES = (
@@ -44,8 +43,8 @@ def run(composed: Composed) -> dict[str, float]:
             evaluation=config.evaluation.replace(seeds_per_level=0),
             tracking=config.tracking.replace(wandb="off"),
         )
-        # The run's own lines are not figures.
-        with contextlib.redirect_stdout(io.StringIO()):
+        # The run's own lines, of its panel too, are not figures.
+        with captured(Path(folder) / "screen.log"):
             if launch.train(replace(composed, config=short, chosen=frozenset())) != 0:
                 raise BenchError("the measured run was interrupted")
         history = read_history(Path(folder) / config.run.name)

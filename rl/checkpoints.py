@@ -38,27 +38,34 @@ class Checkpoints:
         return self._every > 0 and step % self._every == 0
 
     async def save(self, step: int, state: Mapping[str, Any]) -> Path:
-        """Save under ``step``; an existing checkpoint of that step is replaced."""
+        """Save under ``step``; an existing checkpoint of that step is replaced.
+
+        Raises ``CheckpointError`` when it cannot be written; those that there were stay.
+        """
         target = self._folder / f"step-{step:06d}"
         partial = self._folder / f".partial-{step:06d}"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        await self._learner.save(str(partial / "learner"))
-        content = json.dumps({"format": _FORMAT, "step": step, **state})
-        with (partial / _CONTROLLER).open("w") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
-        for old in self._complete()[: -self._keep]:
+        try:
+            for left in self._folder.glob(".*-*"):  # by a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            partial.mkdir(parents=True)
+            await self._learner.save(str(partial / "learner"))
+            content = json.dumps({"format": _FORMAT, "step": step, **state})
+            with (partial / _CONTROLLER).open("w") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self._put(partial, target)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint {target} cannot be written: {error.strerror or error}"
+            ) from error
+        for old in complete(self._folder)[: -self._keep]:
             shutil.rmtree(old, ignore_errors=True)
         return target
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint, or None."""
-        complete = self._complete()
-        return complete[-1] if complete else None
+        return next(reversed(complete(self._folder)), None)
 
     async def load(self, checkpoint: Path) -> dict[str, Any]:
         """Restore the learner and return the controller's state.
@@ -75,8 +82,27 @@ class Checkpoints:
             raise CheckpointError(
                 f"checkpoint {checkpoint} has format {state.get('format')}, this version reads {_FORMAT}"
             )
-        await self._learner.load(str(checkpoint / "learner"))
+        step = await self._learner.load(str(checkpoint / "learner"))
+        if step != state["step"]:
+            raise CheckpointError(
+                f"checkpoint {checkpoint} is of step {state['step']}, the learner's part of step {step}"
+            )
         return state
 
-    def _complete(self) -> list[Path]:
-        return sorted(p.parent for p in self._folder.glob(f"step-*/{_CONTROLLER}"))
+    def _put(self, partial: Path, target: Path) -> None:
+        """Give it its name. One of that name moves aside at once, as removing it takes a while."""
+        aside = self._folder / f".replaced-{target.name}"
+        if target.exists():
+            target.rename(aside)
+        partial.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def complete(folder: Path) -> list[Path]:
+    """The complete checkpoints in a folder, oldest first."""
+    return sorted((path.parent for path in folder.glob(f"step-*/{_CONTROLLER}")), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was made."""
+    return int(checkpoint.name.removeprefix("step-"))

@@ -16,6 +16,7 @@ from typing import Any
 
 from polymath.errors import PolymathError
 from polymath.rl.curriculum import Curriculum, Draw
+from polymath.rl.remote import typed
 from polymath.rollout.engine.base import SamplingSpec
 from polymath.rollout.worker import GroupRequest, GroupResult
 
@@ -94,8 +95,11 @@ class Collector:
         return [[draw.to_json() for draw in draws] for draws in pending]
 
     def restore(self, state: list[list[dict[str, Any]]]) -> None:
-        """Go on from a checkpoint's state."""
-        self._again = [[Draw.from_json(draw) for draw in draws] for draws in state]
+        """Go on from a checkpoint's state. Draws that the mixture no longer has are left out."""
+        known = set(self._curriculum.kinds)
+        batches = [[Draw.from_json(draw) for draw in draws] for draws in state]
+        kept = [[draw for draw in draws if draw.kind in known] for draws in batches]
+        self._again = [draws for draws in kept if draws]
 
     async def close(self) -> None:
         """Give up what is under way; ``state`` keeps its draws."""
@@ -141,16 +145,21 @@ class Collector:
 
 
 async def run_group(workers: Sequence[Any], index: int, request: GroupRequest) -> GroupResult:
-    """Have one of the workers play a group; a worker that dies is replaced by the next in turn."""
-    from ray.exceptions import RayActorError
+    """Have one of the workers play a group; a worker that dies is replaced by the next in turn.
+
+    Raises the worker's own typed error, or ``CollectorError``.
+    """
+    from ray.exceptions import RayActorError, RayTaskError
 
     for attempt in range(_GROUP_ATTEMPTS):
         worker = workers[(index + attempt) % len(workers)]
         try:
             result: GroupResult = await worker.run_group.remote(request)
             return result
+        except RayTaskError as error:
+            what = f"group {request.id} ({request.domain}) failed"
+            raise typed(what, error, CollectorError) from error
         except RayActorError as error:
             died = error
-    raise CollectorError(
-        f"group {request.id} ({request.domain}) ended its rollout worker {_GROUP_ATTEMPTS} times: {died}"
-    )
+    what = f"group {request.id} ({request.domain}) ended its rollout worker {_GROUP_ATTEMPTS} times"
+    raise typed(what, died, CollectorError) from died

@@ -18,6 +18,7 @@ Components, none of which knows the controller:
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from polymath.rl.ledger import Ledger
 from polymath.rl.observer import Observer
 from polymath.rl.phases import PhaseClock
 from polymath.rl.weight_sync import WeightSync
+from polymath.rollout.types import OutcomeKind
 
 T = TypeVar("T")
 
@@ -40,8 +42,15 @@ _BATCHES_WITHOUT_SIGNAL = 20
 """After this many batches in a row in which every group scored alike, nothing can be learnt."""
 
 
+_FAILED = (OutcomeKind.INVALID, OutcomeKind.INFRASTRUCTURE_FAILED)
+
+
 class NoSignalError(PolymathError):
     """Batch after batch has no spread of rewards in any group."""
+
+
+class NoVerdictError(PolymathError):
+    """Not one episode of a batch came to a sound end: something that the run needs is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ class Controller:
         self._interrupted.set()
 
     async def run(self) -> bool:
-        """Train; True when all steps are done, False when interrupted."""
+        """Train; True when all steps and the evaluation after them are done, False when interrupted."""
         await self._begin()
         without_signal = 0
         while self.step < self._steps and not self._interrupted.is_set():
@@ -84,8 +93,7 @@ class Controller:
             if batch is None:
                 break
             with self._clock.phase("credit"):
-                credited = self._parts.credit(batch, self.step)
-                self._enter(credited)
+                credited = self._credit(batch)
             if credited.trains:
                 await self._train(batch, credited)
                 without_signal = 0
@@ -94,8 +102,7 @@ class Controller:
                     f"{without_signal} batches in a row had no group with different rewards; the tasks are "
                     "too easy or too hard for this policy: change mixture.domains or its levels"
                 )
-        await self._finish()
-        return self.step >= self._steps
+        return await self._finish()
 
     async def _train(self, batch: Batch, credited: Credited) -> None:
         parts, clock = self._parts, self._clock
@@ -103,25 +110,36 @@ class Controller:
             result = await self._update(credited)
         with clock.phase("sync"):
             report = await parts.sync.publish(self.step)
-        parts.curriculum.observe(
-            (episode.domain, episode.level, reward) for episode, reward in credited.rewards
-        )
-        if self._evaluate_every and self.step % self._evaluate_every == 0:
+        last = self.step >= self._steps  # which is evaluated after the run
+        if self._evaluate_every and self.step % self._evaluate_every == 0 and not last:
             await self._evaluate("during")
-        with clock.phase("checkpoint"):
-            if parts.checkpoints.due(self.step):
-                await self._save()
         await parts.observer.step(self.step, batch, credited, result, report, clock)
+        if parts.checkpoints.due(self.step):  # last, so that a saved step is a logged one
+            await self._save()
 
     async def _update(self, credited: Credited) -> StepResult:
         """One optimizer step on all rows. What the learner says it trained must use up, to the token,
         what the workers say was sampled."""
         parts = self._parts
-        result: StepResult = await parts.learner.step(await rows_of_batch(parts.workers, credited))
+        result: StepResult = await parts.learner.step(rows_of_batch(parts.workers, credited))
         self.step = result.step
         parts.ledger.consume(result.trained, self.step)
         parts.ledger.balance(held={})
         return result
+
+    def _credit(self, batch: Batch) -> Credited:
+        outcomes = [episode.outcome for group in batch.groups for episode in group.episodes]
+        if all(outcome.kind in _FAILED for outcome in outcomes):
+            why, _ = Counter(outcome.why for outcome in outcomes).most_common(1)[0]
+            raise NoVerdictError(
+                f"all {len(outcomes)} episodes of a batch failed, most with: {why}"
+            )
+        credited = self._parts.credit(batch, self.step)
+        self._enter(credited)
+        self._parts.curriculum.observe(
+            (episode.domain, episode.level, reward) for episode, reward in credited.rewards
+        )
+        return credited
 
     def _enter(self, credited: Credited) -> None:
         """Every token of the batch enters the ledger; what does not train leaves with its reason."""
@@ -142,12 +160,14 @@ class Controller:
         """The result of something that may be given up, or None when it was."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._interrupted.wait())
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if task.done():  # what is done already is not thrown away
-            return task.result()
-        task.cancel()
-        return None
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            # What is done already is not thrown away.
+            return task.result() if task.done() else None
+        finally:
+            stop.cancel()
+            task.cancel()
+            await asyncio.wait({task})  # it gives back what it holds before anything else goes on
 
     async def _begin(self) -> None:
         parts = self._parts
@@ -163,26 +183,29 @@ class Controller:
         if self.step == 0:
             await self._evaluate("before")
 
-    async def _finish(self) -> None:
-        parts = self._parts
-        await parts.collector.close()
-        await self._save()
-        if not self._interrupted.is_set():
-            await self._evaluate("after")
+    async def _finish(self) -> bool:
+        await self._parts.collector.close()
+        if self.step:  # before the first step there is nothing to go on from
+            await self._save()
+        return self.step >= self._steps and await self._evaluate("after")
 
-    async def _evaluate(self, split: str) -> None:
+    async def _evaluate(self, split: str) -> bool:
+        """Evaluate and log it; False when interrupted first."""
+        if self._interrupted.is_set():
+            return False
         with self._clock.phase("evaluation"):
             result = await self._unless_interrupted(self._parts.evaluator.run(self.step, split))
-        if result is not None:
-            self._parts.observer.evaluated(self.step, split, result)
+        if result is None:
+            return False
+        self._parts.observer.evaluated(self.step, split, result)
+        return True
 
     async def _save(self) -> None:
         parts = self._parts
-        await parts.checkpoints.save(
-            self.step,
-            {
-                "curriculum": parts.curriculum.state,
-                "ledger": parts.ledger.to_json(),
-                "collector": parts.collector.state,
-            },
-        )
+        state = {
+            "curriculum": parts.curriculum.state,
+            "ledger": parts.ledger.to_json(),
+            "collector": parts.collector.state,
+        }
+        with self._clock.phase("checkpoint"):
+            await parts.checkpoints.save(self.step, state)

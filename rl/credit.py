@@ -78,7 +78,8 @@ class Credit:
                     dropped.append(Dropped(episode, _drop_reason(episode)))
                     continue
                 rewards.append((episode, reward))
-                if step - episode.min_version > self._staleness:
+                # What sampled nothing has no version, and cannot be stale.
+                if episode.sampled_tokens and step - episode.min_version > self._staleness:
                     dropped.append(Dropped(episode, "stale"))
                 else:
                     scored.append((episode, reward))
@@ -115,7 +116,7 @@ def _drop_reason(episode: EpisodeSummary) -> str:
     return str(episode.outcome.kind)
 
 
-async def rows_of_batch(workers: Sequence[Any], credited: Credited) -> list[Any]:
+def rows_of_batch(workers: Sequence[Any], credited: Credited) -> list[Any]:
     """References to the rows of each group, made by the workers that hold the episodes."""
     by_group: dict[str, list[CreditedEpisode]] = {}
     for item in credited.trains:

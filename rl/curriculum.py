@@ -19,6 +19,10 @@ from polymath.rl.schema import MixtureConfig
 
 HELD_OUT_SEEDS = 1_000_000
 """Seeds below this number are for evaluation, those from it on for training."""
+HELD_OUT_STRIDE = 7919
+"""Held-out seeds are multiples of it."""
+MOST_HELD_OUT = len(range(0, HELD_OUT_SEEDS, HELD_OUT_STRIDE))
+"""How many held-out seeds there are for each level."""
 SUPERVISED_SEEDS = 1_000_000_000
 """Seeds from this number on are for supervised demonstrations."""
 _DECK_RESOLUTION = 4
@@ -34,6 +38,11 @@ class Draw:
     level: int
     seed: int
     effort: Effort
+
+    @property
+    def kind(self) -> Kind:
+        """What it was drawn as."""
+        return Kind(self.domain, self.level, self.effort)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` turns back into an equal draw."""
@@ -87,13 +96,21 @@ class Curriculum:
     @property
     def state(self) -> dict[str, Any]:
         """All that ``restore`` needs."""
-        return {"drawn": self._drawn, "deck": list(self._deck), "means": dict(self._means)}
+        return {
+            "drawn": self._drawn,
+            "deck": list(self._deck),
+            "kinds": self._deck_names(),
+            "means": dict(self._means),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's state."""
+        """Go on from a checkpoint's state; a deck of another mixture is not dealt to its end."""
         self._drawn = state["drawn"]
-        self._deck = list(state["deck"])
+        self._deck = list(state["deck"]) if state.get("kinds") == self._deck_names() else []
         self._means = dict(state["means"])
+
+    def _deck_names(self) -> list[str]:
+        return [f"{kind.domain}:{kind.level}:{kind.effort}" for kind in self._deck_kinds]
 
 
 def kinds(config: MixtureConfig, specs: Mapping[str, DomainSpec]) -> list[Kind]:

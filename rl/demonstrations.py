@@ -48,9 +48,15 @@ async def demonstrations(
 ) -> AsyncIterator[Row]:
     """``count`` demonstrations on the supervised seeds from number ``first`` on, kinds in turn."""
     numbers = iter(range(first, first + count))
-    finished: asyncio.Queue[Row | None] = asyncio.Queue(maxsize=256)
+    finished: asyncio.Queue[Row | Exception] = asyncio.Queue(maxsize=256)
 
     async def play_share() -> None:
+        try:
+            await play_in_one_sandbox()
+        except Exception as error:
+            await finished.put(error)
+
+    async def play_in_one_sandbox() -> None:
         sandbox = await backend.create(SandboxSpec())
         try:
             for number in numbers:
@@ -64,17 +70,19 @@ async def demonstrations(
                 await finished.put(row)
         finally:
             await sandbox.close()
-            await finished.put(None)
 
     shares = [asyncio.create_task(play_share()) for _ in range(parallel)]
-    running = len(shares)
-    while running:
-        row = await finished.get()
-        if row is None:
-            running -= 1
-        else:
+    try:
+        for _ in range(count):
+            row = await finished.get()
+            if isinstance(row, Exception):
+                raise row
             yield row
-    await asyncio.gather(*shares)
+        await asyncio.gather(*shares)
+    finally:
+        for share in shares:
+            share.cancel()
+        await asyncio.gather(*shares, return_exceptions=True)
 
 
 async def demonstrate(

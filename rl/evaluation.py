@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from polymath.errors import PolymathError
 from polymath.rl.collector import run_group
-from polymath.rl.curriculum import HELD_OUT_SEEDS, Kind
+from polymath.rl.curriculum import HELD_OUT_STRIDE, Kind
 from polymath.rl.tracking.records import Evaluation
 from polymath.rollout.engine.base import SamplingSpec
 from polymath.rollout.types import OutcomeKind
@@ -31,7 +31,10 @@ class EvaluationResult:
 
 
 class Evaluator:
-    """Plays one episode on each held-out seed of each (domain, level)."""
+    """Plays one episode on each held-out seed of each (domain, level).
+
+    ``truncated_rewards`` are what a truncated episode of each domain counts; None leaves it out.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Evaluator:
         seeds_per_level: int,
         sampling: SamplingSpec,
         greedy: bool,
-        truncated_reward: float | None,
+        truncated_rewards: Mapping[str, float] | None,
         deadline: float,
     ) -> None:
         self._workers = list(workers)
@@ -50,7 +53,7 @@ class Evaluator:
         self._modes = {"sampled": sampling}
         if greedy:
             self._modes["greedy"] = SamplingSpec(sampling.max_tokens, temperature=0.0)
-        self._truncated_reward = truncated_reward
+        self._truncated_rewards = truncated_rewards
         self._deadline = deadline
 
     async def run(self, step: int, split: str) -> EvaluationResult:
@@ -60,26 +63,34 @@ class Evaluator:
         if not self._seeds_per_level:
             return EvaluationResult((), 0)
         for mode, sampling in self._modes.items():
-            requests = self._requests(mode, sampling)
-            tasks = [
-                asyncio.ensure_future(run_group(self._workers, index, request))
-                for index, request in enumerate(requests)
-            ]
-            _, late = await asyncio.wait(tasks, timeout=self._deadline)
-            if late:
-                for task in late:
-                    task.cancel()
-                raise EvaluationError(
-                    f"{len(late)} of {len(tasks)} held-out episodes did not end within "
-                    f"deadline.batch={self._deadline:.0f} s"
-                )
-            episodes = [episode for task in tasks for episode in task.result().episodes]
+            episodes = await self._play(self._requests(mode, sampling))
             scored = self._records(step, split, mode, episodes)
             records += scored
             failed += len(episodes) - sum(record.n for record in scored)
         if not records:
             raise EvaluationError("no held-out episode got a sound verdict; see the run's logs")
         return EvaluationResult(tuple(records), failed)
+
+    async def _play(self, requests: Sequence[GroupRequest]) -> list[EpisodeSummary]:
+        """All episodes; the first failure ends the wait, and so does the deadline."""
+        tasks = [
+            asyncio.ensure_future(run_group(self._workers, index, request))
+            for index, request in enumerate(requests)
+        ]
+        try:
+            done, late = await asyncio.wait(
+                tasks, timeout=self._deadline, return_when=asyncio.FIRST_EXCEPTION
+            )
+            results = {task: task.result() for task in done}
+        finally:
+            for task in tasks:
+                task.cancel()
+        if late:
+            raise EvaluationError(
+                f"{len(late)} of {len(tasks)} held-out episodes did not end within "
+                f"deadline.batch={self._deadline:.0f} s"
+            )
+        return [episode for task in tasks for episode in results[task].episodes]
 
     def _requests(self, mode: str, sampling: SamplingSpec) -> list[GroupRequest]:
         by_level: dict[tuple[str, int], list[Kind]] = {}
@@ -90,7 +101,7 @@ class Evaluator:
                 id=f"eval-{mode}-{domain}-{level}-{seed}",
                 domain=domain,
                 level=level,
-                seed=_held_out_seed(seed),
+                seed=seed * HELD_OUT_STRIDE,
                 effort=variants[seed % len(variants)].effort,
                 size=1,
                 sampling=sampling,
@@ -117,7 +128,8 @@ class Evaluator:
             case OutcomeKind.SCORED:
                 return episode.outcome.reward
             case OutcomeKind.TRUNCATED:
-                return self._truncated_reward
+                floors = self._truncated_rewards
+                return None if floors is None else floors[episode.domain]
             case OutcomeKind.INVALID | OutcomeKind.INFRASTRUCTURE_FAILED:
                 return None
 
@@ -142,12 +154,3 @@ def _mean_and_stderr(values: list[float]) -> tuple[float, float]:
     mean = sum(values) / n
     variance = sum((value - mean) ** 2 for value in values) / (n - 1) if n > 1 else 0.0
     return mean, math.sqrt(variance / n)
-
-
-def _held_out_seed(index: int) -> int:
-    seed = index * 7919
-    if seed >= HELD_OUT_SEEDS:
-        raise EvaluationError(
-            f"evaluation.seeds_per_level is too large: at most {HELD_OUT_SEEDS // 7919} held-out seeds"
-        )
-    return seed

@@ -16,7 +16,7 @@ from polymath.errors import UserError
 from polymath.model import config as model_config
 from polymath.model.config import ModelConfig
 from polymath.rl.advantages.registry import build_advantage
-from polymath.rl.checkpoints import Checkpoints
+from polymath.rl.checkpoints import Checkpoints, complete, step_of
 from polymath.rl.cluster import cluster
 from polymath.rl.collector import Collector
 from polymath.rl.controller import Components, Controller
@@ -26,6 +26,7 @@ from polymath.rl.evaluation import EvaluationResult, Evaluator
 from polymath.rl.interrupts import EXIT_INTERRUPTED, interrupts
 from polymath.rl.ledger import Ledger
 from polymath.rl.observer import Observer
+from polymath.rl.plan import check
 from polymath.rl.runs import RunFolder
 from polymath.rl.schema import TrainConfig
 from polymath.rl.services import Services
@@ -55,7 +56,7 @@ def train(composed: Composed) -> int:
         ):
             run = _Run(config, composed, plan, folder, panel)
             finished = asyncio.run(run.train())
-        report = write_report(folder.path)
+        report = write_report(folder.path) if run.step else None
         if not finished:
             print(f"interrupted after step {run.step}; go on with resume=auto")
             return EXIT_INTERRUPTED
@@ -74,9 +75,10 @@ def evaluate(composed: Composed) -> EvaluationResult:
 
 
 class _Plan:
-    """What can be checked before anything starts: domains, levels, model, sandboxes."""
+    """What can be checked before anything starts: numbers, domains, levels, model, sandboxes."""
 
     def __init__(self, config: TrainConfig) -> None:
+        check(config)
         self.specs: Mapping[str, DomainSpec] = {
             domain: registry.get(domain).spec for domain in config.mixture.domains
         }
@@ -94,14 +96,14 @@ class _Plan:
 
     def evaluator(self, config: TrainConfig, services: Services) -> Evaluator:
         """Held-out evaluation with these services."""
-        floors = {spec.reward_range[0] for spec in self.specs.values()}
+        floors = {domain: spec.reward_range[0] for domain, spec in self.specs.items()}
         return Evaluator(
             services.workers,
             self.kinds,
             seeds_per_level=config.evaluation.seeds_per_level,
             sampling=self.sampling,
             greedy=config.evaluation.greedy,
-            truncated_reward=min(floors) if config.rollout.truncated == "floor" else None,
+            truncated_rewards=floors if config.rollout.truncated == "floor" else None,
             deadline=config.deadline.batch,
         )
 
@@ -139,9 +141,11 @@ class _Run:
                 tracker.summary(gain_metrics(read_evaluations(self._folder.path)))
             return finished
         finally:
-            if tracker is not None:
-                tracker.close()
-            await services.close()
+            try:
+                if tracker is not None:
+                    tracker.close()
+            finally:
+                await services.close()
 
     def _tracker(self) -> Tracker:
         newest = _newest(self._folder)
@@ -211,11 +215,7 @@ async def _evaluate(config: TrainConfig, plan: _Plan, folder: RunFolder) -> Eval
 
 def _newest(folder: RunFolder) -> int | None:
     """The step of the newest complete checkpoint."""
-    steps = [
-        int(path.parent.name.split("-")[1])
-        for path in folder.checkpoints.glob("step-*/controller.json")
-    ]
-    return max(steps, default=None)
+    return max(map(step_of, complete(folder.checkpoints)), default=None)
 
 
 def _refuse_finished(folder: RunFolder, config: TrainConfig) -> None:
@@ -223,7 +223,10 @@ def _refuse_finished(folder: RunFolder, config: TrainConfig) -> None:
     newest = _newest(folder)
     if newest is None or newest < config.steps:
         return
-    if any(record.split == "after" for record in read_evaluations(folder.path)):
+    evaluated = any(
+        (record.split, record.step) == ("after", newest) for record in read_evaluations(folder.path)
+    )
+    if evaluated or not config.evaluation.seeds_per_level:
         raise UserError(
             f"run {config.run.name} is complete at step {newest}: "
             "raise steps to go on, or choose another run.name"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from polymath.rl.collector import Batch
 from polymath.rl.credit import Credited
@@ -33,8 +33,10 @@ from polymath.rollout.renderer.base import Renderer
 from polymath.rollout.types import Episode
 from polymath.rollout.worker import EpisodeSummary
 
-_STATS_SECONDS = 10.0
-"""A service that does not answer this soon is left out of the step's metrics."""
+T = TypeVar("T")
+
+_ANSWER_SECONDS = 10.0
+"""What does not answer this soon is left out of what is logged of the step."""
 
 
 class Observer:
@@ -120,11 +122,8 @@ class Observer:
         self._show()
 
     async def _engine_stats(self) -> list[EngineStats]:
-        calls = [asyncio.ensure_future(engine.stats()) for engine in self._engines]
-        done, late = await asyncio.wait(calls, timeout=_STATS_SECONDS)
-        for call in late:
-            call.cancel()
-        return [call.result() for call in calls if call in done and call.exception() is None]
+        answers = await _answers(engine.stats() for engine in self._engines)
+        return [answer for answer in answers if answer is not None]
 
     def _engine_metrics(self, stats: Sequence[EngineStats], seconds: float) -> Metrics:
         if len(stats) != len(self._engines):
@@ -161,10 +160,11 @@ class Observer:
         picked = list(chosen.values())[:count]
         if not picked:
             return
-        episodes = await asyncio.gather(*(_fetch(summary.ref) for summary, _ in picked))
+        episodes: list[Episode | None] = await _answers(summary.ref for summary, _ in picked)
         rows = [
             self._row(episode, reward)
             for episode, (_, reward) in zip(episodes, picked, strict=True)
+            if episode is not None
         ]
         self._tracker.table(step, "episodes", rows)
 
@@ -202,6 +202,10 @@ class Observer:
         )
 
 
-async def _fetch(ref: Any) -> Episode:
-    episode: Episode = await ref
-    return episode
+async def _answers(asked: Iterable[Awaitable[T]]) -> list[T | None]:
+    """Each answer, or None where it failed or came too late: what is only shown ends no run."""
+    calls = [asyncio.ensure_future(one) for one in asked]
+    _, late = await asyncio.wait(calls, timeout=_ANSWER_SECONDS)
+    for call in late:
+        call.cancel()
+    return [None if call in late or call.exception() else call.result() for call in calls]

@@ -4,12 +4,51 @@ from __future__ import annotations
 
 from polymath.envs import registry
 from polymath.envs.types import DomainSpec
-from polymath.rl.curriculum import Kind, kinds
+from polymath.errors import UserError
+from polymath.rl.curriculum import MOST_HELD_OUT, Kind, kinds
 from polymath.rl.schema import SupervisedConfig, TrainConfig
+
+
+def check(config: TrainConfig | SupervisedConfig) -> None:
+    """Raise ``UserError`` for a number with which a run would do nothing, hang or fail later."""
+    if isinstance(config, SupervisedConfig):
+        data = config.demonstrations
+        _at_least("steps", config.steps, 1)
+        _at_least("rows_per_step", config.rows_per_step, 1)
+        _at_least("log_every", config.log_every, 1)
+        _at_least("demonstrations.episodes", data.episodes, 1)
+        _at_least("demonstrations.parallel", data.parallel, 1)
+        if config.soften_steps:
+            _at_least("demonstrations.imperfect_episodes", data.imperfect_episodes, 1)
+        return
+    _at_least("steps", config.steps, 1)
+    _at_least("groups_per_step", config.groups_per_step, 1)
+    _at_least("group_size", config.group_size, 2)  # one alone has no baseline
+    _at_least("staleness", config.staleness, 0)
+    _at_least("engine.count", config.engine.count, 1)
+    _at_least("rollout.workers", config.rollout.workers, 1)
+    _at_least("rollout.concurrency", config.rollout.concurrency, 1)
+    _at_least("rollout.retries", config.rollout.retries, 0)
+    _at_least("checkpoint.keep", config.checkpoint.keep, 1)
+    seeds = config.evaluation.seeds_per_level
+    _at_least("evaluation.seeds_per_level", seeds, 0)
+    if seeds > MOST_HELD_OUT:
+        raise UserError(f"evaluation.seeds_per_level={seeds}: it can be at most {MOST_HELD_OUT}")
+    tokens, most = config.rollout.max_episode_tokens, config.engine.max_model_len
+    if tokens > most:
+        raise UserError(
+            f"rollout.max_episode_tokens={tokens}: it can be at most engine.max_model_len={most}"
+        )
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{key}={value}: it must be at least {least}")
 
 
 def describe(config: TrainConfig | SupervisedConfig) -> str:
     """A few lines for ``--dry-run``; raises ``UserError`` where the run could not start."""
+    check(config)
     specs = {domain: registry.get(domain).spec for domain in config.mixture.domains}
     mixed = kinds(config.mixture, specs)
     lines = [_mixture_line(mixed, specs)]

@@ -13,8 +13,6 @@ from polymath.errors import UserError
 from polymath.rl.schema import RunConfig
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_FIRST_RECORD = "metrics.jsonl"
-"""A run that never wrote it came to nothing and may be started anew."""
 _SMALLEST_FREE_BYTES = 200 << 20
 """A run writes checkpoints, metrics and logs; with less than this left on the disk it stops at once."""
 
@@ -41,10 +39,6 @@ class RunFolder:
         if resume not in ("never", "auto"):
             raise UserError(f"resume={resume!r}: it can be never or auto")
         path = Path(folder) / name
-        if resume == "never" and (path / _FIRST_RECORD).exists():
-            raise UserError(
-                f"{path} holds a run already: go on with resume=auto, or choose another run.name"
-            )
         try:
             (path / "logs").mkdir(parents=True, exist_ok=True)
             (path / "checkpoints").mkdir(exist_ok=True)
@@ -56,8 +50,17 @@ class RunFolder:
         except OSError:
             lock.close()
             raise UserError(f"{path} is in use by another process") from None
-        _check_space(path)
-        return cls(path, lock)
+        try:
+            if resume == "never" and _holds_a_run(path):
+                raise UserError(
+                    f"{path} holds a run already: go on with resume=auto, or choose another run.name"
+                )
+            _check_space(path)
+        except UserError:
+            lock.close()
+            raise
+        # Actors may run in another folder than this process.
+        return cls(path.absolute(), lock)
 
     def write_config(self, text: str) -> None:
         """Keep the resolved configuration beside what it leads to."""
@@ -73,6 +76,11 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         self._lock.close()
+
+
+def _holds_a_run(path: Path) -> bool:
+    """A run that neither logged nor saved anything came to nothing and may be started anew."""
+    return (path / "metrics.jsonl").exists() or any((path / "checkpoints").glob("step-*"))
 
 
 def _check_space(path: Path) -> None:

@@ -7,15 +7,17 @@ came up before a failure does not outlive it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import ray
 
 from polymath import configs
 from polymath.errors import PolymathError
 from polymath.model.config import ModelConfig, resolve
 from polymath.rl.learner.group import LearnerGroup
+from polymath.rl.remote import typed
 from polymath.rl.runs import RunFolder
 from polymath.rl.schema import TrainConfig
 from polymath.rollout.actors import start_verifier_service, start_worker
@@ -24,7 +26,8 @@ from polymath.rollout.engine.base import WeightProof
 from polymath.rollout.run_store import start_run_store
 from polymath.rollout.sandbox_host import RemoteSandboxHost, start_sandbox_host
 
-_CLOSE_SECONDS = 15.0
+_CLOSE_SECONDS = 40.0
+"""For what is closed side by side; longer than what each allows itself, so that each ends its actor."""
 
 
 class ServiceError(PolymathError):
@@ -68,6 +71,7 @@ class Services:
         waits |= {f"rollout worker {i}": w.process_id.remote() for i, w in enumerate(self.workers)}
         waits |= {
             "verifier service": self.verifier.process_id.remote(),
+            "run store": self.run_store.process_id.remote(),
             "sandbox host": self.sandbox_host.stats(),
         }
         if learner:
@@ -85,6 +89,9 @@ class Services:
 
     async def close(self) -> None:
         """End everything, each within its time. Safe to call twice."""
+        # First who asks, then who answers: a worker would take the others' end for failures to retry.
+        for worker in self.workers:
+            ray.kill(worker)
         ends: list[Awaitable[Any]] = [engine.close() for engine in self.engines]
         if self.learner is not None:
             ends.append(self.learner.close())
@@ -97,7 +104,7 @@ class Services:
         if self.sandbox_host is not None:
             last.append(self.sandbox_host.close())
         await _settle(last)
-        self.engines, self.learner = [], None
+        self.engines, self.workers, self.learner = [], [], None
         self.verifier = self.run_store = self.sandbox_host = None
 
     def _reporters(self) -> Iterator[tuple[str, Any]]:
@@ -117,7 +124,7 @@ class Services:
             task.cancel()
         for name, task in tasks.items():
             if task in done and (error := task.exception()) is not None:
-                raise _typed(name, error)
+                raise typed(f"{name} did not start", error, ServiceError) from error
         if late:
             names = ", ".join(name for name, task in tasks.items() if task in late)
             raise ServiceError(
@@ -137,20 +144,10 @@ class _Reporter:
         return reads
 
 
-def _typed(name: str, error: BaseException) -> BaseException:
-    """The typed error behind what Ray raised, or one that names the service."""
-    cause = getattr(error, "cause", None) or error
-    if isinstance(cause, PolymathError):
-        return cause
-    first = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-    return ServiceError(f"{name} did not start: {type(cause).__name__}: {first}")
-
-
 async def _settle(ends: list[Awaitable[Any]]) -> None:
     if ends:
         tasks = [asyncio.ensure_future(end) for end in ends]
         _, late = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         for task in late:
             task.cancel()
-        with contextlib.suppress(Exception):
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -23,6 +23,7 @@ from polymath.rl.cluster import cluster
 from polymath.rl.curriculum import Kind, kinds
 from polymath.rl.demonstrations import demonstrations, demonstrators
 from polymath.rl.learner.group import LearnerGroup
+from polymath.rl.plan import check
 from polymath.rl.runs import RunFolder
 from polymath.rl.schema import SupervisedConfig
 from polymath.rollout.renderer.polymath import PolymathRenderer
@@ -39,6 +40,7 @@ class SupervisedRun:
     """One run: tokenizer, demonstrations, training, and a policy folder at the end."""
 
     def __init__(self, config: SupervisedConfig, folder: RunFolder) -> None:
+        check(config)
         self._config = config
         self._folder = folder
         self._steps = config.steps

@@ -283,9 +283,11 @@ class RemoteSandboxHost:
         """Destroy all sandboxes and end the actor."""
         import ray
 
-        with suppress(SandboxError):
-            await self._call("close")
-        ray.kill(self._actor)
+        try:
+            with suppress(SandboxError):
+                await self._call("close")
+        finally:  # also when the caller waits no longer
+            ray.kill(self._actor)
 
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         from ray.exceptions import RayActorError, RayTaskError

@@ -106,10 +106,12 @@ class RemoteEngine:
 
     async def close(self) -> None:
         """Stop the engine, then its actor. Safe to call twice, and on a dead engine."""
-        with contextlib.suppress(EngineError, TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._ask(self._actor.close.remote())
-        ray.kill(self._actor)
+        try:
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._ask(self._actor.close.remote())
+        finally:  # also when the caller waits no longer
+            ray.kill(self._actor)
 
     async def _ask(self, call: Awaitable[T]) -> T:
         try:

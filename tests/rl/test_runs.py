@@ -30,7 +30,10 @@ def test_a_run_that_came_to_nothing_may_be_started_anew(tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:
-    with RunFolder.open(config(tmp_path)), pytest.raises(UserError, match="in use by another process"):
+    with (
+        RunFolder.open(config(tmp_path)),
+        pytest.raises(UserError, match="in use by another process"),
+    ):
         RunFolder.open(config(tmp_path), resume="auto")
 
 
