@@ -81,13 +81,16 @@ class _Remote:
 
 @dataclass
 class ScriptedWorker:
-    """Plays every group with ``rewards`` and remembers what it was asked for."""
+    """Plays every group with ``rewards``, or ``outcome`` alone, and remembers what it was asked for."""
 
     rewards: tuple[float, ...] = (1.0, 0.0)
     version: Callable[[], int] = lambda: 0
     asked: list[GroupRequest] = field(default_factory=list)
     hold: asyncio.Event | None = None
     dies: int = 0
+    raises: Exception | None = None
+    outcome: Outcome | None = None
+    given_up: int = 0
 
     @property
     def run_group(self) -> _Remote:
@@ -102,9 +105,18 @@ class ScriptedWorker:
 
         self.asked.append(asked)
         version = self.version()
+        if self.raises is not None:
+            raise self.raises
         if self.hold is not None:
-            await self.hold.wait()
+            try:
+                await self.hold.wait()
+            except asyncio.CancelledError:
+                self.given_up += 1
+                raise
         if self.dies:
             self.dies -= 1
             raise RayActorError()
-        return group(asked.id, *map(scored, self.rewards), version=version)
+        outcomes = (
+            map(scored, self.rewards) if self.outcome is None else [self.outcome] * asked.size
+        )
+        return group(asked.id, *outcomes, version=version)

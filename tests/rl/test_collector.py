@@ -3,9 +3,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from ray.exceptions import RayTaskError
 from tests.rl.scripted_run import SAMPLING, ScriptedWorker
 from tests.rl.test_curriculum import SPECS
 
+from polymath.errors import UserError
 from polymath.rl.collector import Batch, Collector, CollectorError
 from polymath.rl.curriculum import Curriculum
 from polymath.rl.schema import DomainShare, MixtureConfig
@@ -100,3 +102,30 @@ def test_what_was_not_handed_over_is_played_again_after_a_restart() -> None:
     later = run(take(restored, 3))
     ids = [group.id for batch in [*first, *later] for group in batch.groups]
     assert ids == [f"g{i}" for i in range(12)]
+
+
+def test_draws_that_a_changed_mixture_does_not_have_are_not_played_again() -> None:
+    both = MixtureConfig(domains={"a/one": DomainShare(), "b/two": DomainShare()})
+    original = Curriculum(both, SPECS, seed=0)
+    draws = [[original.draw().to_json()] for _ in range(6)]
+    changed = collector([ScriptedWorker()], 1)
+    changed.restore(draws)
+    kept = [batch for batch in draws if batch[0]["domain"] == "a/one"]
+    assert 0 < len(kept) < len(draws)
+    assert changed.state == kept
+
+
+@pytest.mark.parametrize("wraps", [1, 2])
+def test_what_a_worker_raises_is_one_typed_line(wraps: int) -> None:
+    error: Exception = UserError("the disk is full")
+    for _ in range(wraps):
+        error = RayTaskError("run", "Traceback\n  File x\n", error, "", 1, "").as_instanceof_cause()
+    with pytest.raises(UserError) as caught:
+        run(take(collector([ScriptedWorker(raises=error)], 0), 1))
+    assert str(caught.value) == "the disk is full"
+
+
+def test_an_error_without_a_type_names_its_group() -> None:
+    error = RayTaskError("run", "Traceback\n", ValueError("odd\nlines"), "", 1, "")
+    with pytest.raises(CollectorError, match=r"^group g0 \(a/one\) failed: ValueError: odd$"):
+        run(take(collector([ScriptedWorker(raises=error)], 0), 1))

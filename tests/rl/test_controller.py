@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rl.scripted_run import SAMPLING, ScriptedWorker
+from tests.rl.scripted_run import SAMPLING, ScriptedWorker, scored
 from tests.rl.test_curriculum import SPECS
 
 from polymath.rl.advantages.grpo import Grpo
 from polymath.rl.checkpoints import Checkpoints
 from polymath.rl.collector import Collector
-from polymath.rl.controller import Components, Controller, NoSignalError
+from polymath.rl.controller import Components, Controller, NoSignalError, NoVerdictError
 from polymath.rl.credit import Credit
 from polymath.rl.curriculum import Curriculum
 from polymath.rl.evaluation import EvaluationResult
@@ -21,6 +21,7 @@ from polymath.rl.learner.base import StepResult
 from polymath.rl.ledger import Ledger, LedgerError
 from polymath.rl.schema import DomainShare, MixtureConfig
 from polymath.rl.weight_sync import SyncReport
+from polymath.rollout.types import Outcome, OutcomeKind
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Recorder:
     splits: list[str] = field(default_factory=list)
     logged: list[int] = field(default_factory=list)
     on_step: Any = None
+    on_evaluation: Any = None
 
     async def publish(self, version: int) -> SyncReport:
         self.published.append(version)
@@ -63,6 +65,8 @@ class Recorder:
 
     async def run(self, step: int, split: str) -> EvaluationResult:
         self.splits.append(split)
+        if self.on_evaluation:
+            await self.on_evaluation(split)
         return EvaluationResult((), 0)
 
     def phase(self, name: str) -> None: ...
@@ -164,3 +168,70 @@ def test_a_checkpoint_without_its_last_file_does_not_count(tmp_path: Path) -> No
     again = Stage(tmp_path)
     asyncio.run(again.controller(steps=4).run())
     assert again.recorder.published[0] == 2
+
+
+def test_the_last_step_is_evaluated_once(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    asyncio.run(stage.controller(steps=4).run())
+    assert stage.recorder.splits == ["before", "during", "after"]
+
+
+@pytest.mark.parametrize("when", ["at the last step", "while it is evaluated"])
+def test_a_run_interrupted_before_its_last_evaluation_is_not_done(
+    tmp_path: Path, when: str
+) -> None:
+    stage = Stage(tmp_path)
+    controller = stage.controller(steps=3)
+
+    async def interrupt(split: str) -> None:
+        if split == "after":
+            controller.interrupt()
+            await asyncio.Event().wait()
+
+    if when == "at the last step":
+        stage.recorder.on_step = lambda step: controller.interrupt() if step == 3 else None
+    else:
+        stage.recorder.on_evaluation = interrupt
+    assert not asyncio.run(controller.run())
+
+    again = Stage(tmp_path)
+    assert asyncio.run(again.controller(steps=3).run())
+    assert again.recorder.splits == ["after"]
+    assert not again.learner.trained
+
+
+def test_a_run_interrupted_before_its_first_step_leaves_nothing_to_go_on_from(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    controller = stage.controller(steps=3)
+    controller.interrupt()
+    assert not asyncio.run(controller.run())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_that_failed_as_a_whole_says_why_at_once(tmp_path: Path) -> None:
+    dead = Outcome(OutcomeKind.INFRASTRUCTURE_FAILED, why="engine: engine-0 died")
+    stage = Stage(tmp_path, worker=ScriptedWorker(outcome=dead))
+    with pytest.raises(NoVerdictError, match="all 4 episodes.*engine-0 died"):
+        asyncio.run(stage.controller(steps=1).run())
+
+
+def test_a_step_is_saved_only_once_it_is_logged(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    saved: dict[int, list[str]] = {}
+
+    def look(step: int) -> None:
+        saved[step] = sorted(path.name for path in tmp_path.iterdir())
+
+    stage.recorder.on_step = look
+    asyncio.run(stage.controller(steps=2, every=1).run())
+    assert saved == {1: [], 2: ["step-000001"]}
+
+
+def test_the_curriculum_hears_of_tasks_that_all_or_none_solve(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, worker=ScriptedWorker(outcome=scored(1.0)))
+    controller = stage.controller(steps=1)
+    with pytest.raises(NoSignalError):
+        asyncio.run(controller.run())
+    assert set(controller._parts.curriculum.state["means"].values()) == {1.0}

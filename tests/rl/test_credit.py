@@ -74,3 +74,16 @@ def test_attempts_that_a_retry_replaced_leave_with_a_reason() -> None:
     kept = group("g0", scored(1.0), scored(0.0)).episodes
     credited = credit(GroupResult(request("g0", 2), kept, (replaced,)))
     assert reasons(credited) == {"g0-0.0": "infrastructure_failed"}
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_an_episode_that_sampled_nothing_is_never_stale(step: int) -> None:
+    empty = GroupResult(
+        request("g0", 2),
+        (
+            summary("g0-0", "g0", TRUNCATED, tokens=0, version=-1),
+            summary("g0-1", "g0", scored(1.0), version=step),
+        ),
+    )
+    credited = credit(empty, step=step)
+    assert advantages(credited) == {"g0-0": -0.5, "g0-1": 0.5}

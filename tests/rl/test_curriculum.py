@@ -74,3 +74,14 @@ def test_levels_can_be_chosen() -> None:
 def test_an_impossible_mixture_is_one_line(mixture: MixtureConfig, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Curriculum(mixture, SPECS, seed=0)
+
+
+def test_a_deck_of_another_mixture_is_not_dealt_to_its_end() -> None:
+    original = Curriculum(BOTH, SPECS, seed=2)
+    deal(original, 3)
+    smaller = MixtureConfig(domains={"a/one": DomainShare()})
+    changed = Curriculum(smaller, SPECS, seed=2)
+    changed.restore(original.state)
+    draws = deal(changed, 4)
+    assert {draw.domain for draw in draws} == {"a/one"}
+    assert [draw.index for draw in draws] == [3, 4, 5, 6]

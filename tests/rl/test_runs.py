@@ -67,3 +67,25 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write into"):
         RunFolder.open(config(tmp_path / "file"))
+
+
+def test_a_run_in_use_is_named_as_such_whatever_was_asked_for(tmp_path: Path) -> None:
+    with RunFolder.open(config(tmp_path)) as run:
+        (run.path / "metrics.jsonl").write_text("{}\n")
+        with pytest.raises(UserError, match="in use by another process"):
+            RunFolder.open(config(tmp_path))
+
+
+def test_saved_steps_are_a_run_even_without_metrics(tmp_path: Path) -> None:
+    with RunFolder.open(config(tmp_path)) as run:
+        (run.checkpoints / "step-000002").mkdir()
+    with pytest.raises(UserError, match="holds a run already"):
+        RunFolder.open(config(tmp_path))
+
+
+def test_actors_elsewhere_are_told_the_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RunFolder.open(config(Path("runs"))) as run:
+        assert run.path == tmp_path / "runs" / "one"
