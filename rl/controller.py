@@ -97,7 +97,12 @@ class Controller:
             if credited.trains:
                 await self._train(batch, credited)
                 without_signal = 0
-            elif (without_signal := without_signal + 1) >= _BATCHES_WITHOUT_SIGNAL:
+                continue
+            without_signal += 1
+            self._parts.observer.warn(
+                f"a batch after step {self.step} had no spread and trained nothing"
+            )
+            if without_signal >= _BATCHES_WITHOUT_SIGNAL:
                 raise NoSignalError(
                     f"{without_signal} batches in a row had no group with different rewards; the tasks are "
                     "too easy or too hard for this policy: change mixture.domains or its levels"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -43,4 +44,6 @@ def end_at_once() -> None:
             process.kill()
         except psutil.Error:
             continue
+    with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
+        terminal.write("\x1b[?25h")  # the panel hid the cursor
     os._exit(EXIT_INTERRUPTED)

@@ -55,6 +55,7 @@ class Recorder:
 
     published: list[int] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     logged: list[int] = field(default_factory=list)
     on_step: Any = None
     on_evaluation: Any = None
@@ -70,6 +71,9 @@ class Recorder:
         return EvaluationResult((), 0)
 
     def phase(self, name: str) -> None: ...
+
+    def warn(self, line: str) -> None:
+        self.warnings.append(line)
 
     def evaluated(self, step: int, split: str, result: EvaluationResult) -> None: ...
 
@@ -153,6 +157,7 @@ def test_a_run_without_any_spread_says_so_instead_of_turning_for_ever(tmp_path: 
     stage = Stage(tmp_path, worker=ScriptedWorker(rewards=(0.0, 0.0)))
     with pytest.raises(NoSignalError, match="20 batches in a row"):
         asyncio.run(stage.controller(steps=1).run())
+    assert len(stage.recorder.warnings) == 20
 
 
 def test_old_checkpoints_give_way_and_the_last_step_is_saved(tmp_path: Path) -> None:
