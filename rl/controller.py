@@ -86,7 +86,14 @@ class Controller:
 
     async def run(self) -> bool:
         """Train; True when all steps and the evaluation after them are done, False when interrupted."""
-        await self._begin()
+        try:
+            await self._begin()
+            await self._loop()
+            return await self._finish()
+        finally:
+            await self._parts.collector.close()  # whatever happened, nothing plays on
+
+    async def _loop(self) -> None:
         without_signal = 0
         while self.step < self._steps and not self._interrupted.is_set():
             batch = await self._next_batch()
@@ -107,7 +114,6 @@ class Controller:
                     f"{without_signal} batches in a row had no group with different rewards; the tasks are "
                     "too easy or too hard for this policy: change mixture.domains or its levels"
                 )
-        return await self._finish()
 
     async def _train(self, batch: Batch, credited: Credited) -> None:
         parts, clock = self._parts, self._clock

@@ -91,6 +91,7 @@ class ScriptedWorker:
     raises: Exception | None = None
     outcome: Outcome | None = None
     given_up: int = 0
+    holds_from: int | None = None
 
     @property
     def run_group(self) -> _Remote:
@@ -107,6 +108,8 @@ class ScriptedWorker:
         version = self.version()
         if self.raises is not None:
             raise self.raises
+        if self.holds_from is not None and len(self.asked) > self.holds_from:
+            self.hold = asyncio.Event()
         if self.hold is not None:
             try:
                 await self.hold.wait()

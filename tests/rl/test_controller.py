@@ -240,3 +240,20 @@ def test_the_curriculum_hears_of_tasks_that_all_or_none_solve(tmp_path: Path) ->
     with pytest.raises(NoSignalError):
         asyncio.run(controller.run())
     assert set(controller._parts.curriculum.state["means"].values()) == {1.0}
+
+
+def test_a_run_that_fails_leaves_nothing_playing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    def fail(step: int) -> None:
+        raise RuntimeError("disk")
+
+    async def run() -> None:
+        stage.worker.holds_from = 2  # the first batch comes, the next one hangs
+        stage.recorder.on_step = fail
+        with pytest.raises(RuntimeError, match="disk"):
+            await stage.controller(steps=3).run()
+        assert stage.worker.given_up == 2
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
