@@ -142,7 +142,7 @@ def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """About ``count`` round numbers that span ``low`` to ``high``."""
     size = max(abs(low), abs(high))
     span = high - low if high - low > 1e-6 * size else size or 1.0  # rounding noise is no spread
-    raw = span / count
+    raw = max(span / count, 1e-300)  # smaller numbers lose their digits
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

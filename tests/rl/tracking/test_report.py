@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from polymath.rl.tracking.report import write, write_comparison, write_report
@@ -193,6 +193,7 @@ def test_the_mean_curve_has_the_steps_that_all_runs_have() -> None:
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
+@example(0.0, 5e-324)
 def test_ticks_are_few_and_span_the_data(low: float, span: float) -> None:
     ticks = nice_ticks(low, low + span)
     steps = [b - a for a, b in pairwise(ticks)]
