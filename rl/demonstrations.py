@@ -16,8 +16,9 @@ import numpy as np
 from polymath.envs import registry
 from polymath.envs.contract import Domain, Policy
 from polymath.envs.families.demonstrations import Premature
+from polymath.envs.families.words import NOUNS
 from polymath.envs.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
-from polymath.envs.types import Deadline, Effort, FinalAnswer, Task, ToolCall
+from polymath.envs.types import Deadline, Effort, FinalAnswer, Task, ToolCall, text
 from polymath.rl.curriculum import SUPERVISED_SEEDS, Kind
 from polymath.rollout.renderer.base import AssistantMessage, Opening, Renderer, ToolResult
 from polymath.rollout.types import Row
@@ -115,10 +116,33 @@ async def demonstrate(
         heard = renderer.results([ToolResult(decision.action.id, observation)])
         tokens += heard
         mine += [False] * len(heard)
+    name = f"{task.domain}-{task.level}-{task.seed}"
+    return _row(name, f"{task.domain}-{task.level}", tokens, mine)
+
+
+def copying(renderer: Renderer, rng: random.Random, name: str) -> Row:
+    """Words to repeat: names, numbers and cells, as they occur in the domains' prompts."""
+    words = " ".join(_word(rng) for _ in range(rng.randint(2, 10)))
+    effort = rng.choice((Effort.LOW, Effort.HIGH))
+    tokens = renderer.opening(Opening("Repeat the words.", (), effort, text(words)))
+    said = renderer.assistant(_message("", FinalAnswer(words)))
+    return _row(name, "copying", tokens + said, [False] * len(tokens) + [True] * len(said))
+
+
+def _word(rng: random.Random) -> str:
+    kind = rng.random()
+    if kind < 0.75:
+        return rng.choice(NOUNS)
+    return (
+        str(rng.randint(0, 9999)) if kind < 0.9 else f"{rng.choice('ABCDEFGH')}{rng.randint(1, 99)}"
+    )
+
+
+def _row(name: str, group: str, tokens: list[int], mine: list[bool]) -> Row:
     size = len(tokens)
     return Row(
-        episode=f"{task.domain}-{task.level}-{task.seed}",
-        group=f"{task.domain}-{task.level}",
+        episode=name,
+        group=group,
         tokens=np.array(tokens, np.int32),
         loss_mask=np.array(mine, np.bool_),
         logprobs=np.zeros(size, np.float32),

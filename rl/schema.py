@@ -139,8 +139,13 @@ class SupervisedConfig(Section):
     """Supervised training on demonstrations: from nothing to a starter policy."""
 
     run: RunConfig = field(default_factory=RunConfig)
+    copy_steps: int = 150
+    """First steps, on copying alone: a small policy that cannot copy names learns everything around them
+    and then never gets to them."""
+    copy_share: float = 0.2
+    """Share of copying in the steps that follow, until the last stage."""
     steps: int = 900
-    """Optimizer steps on oracle episodes."""
+    """Optimizer steps on oracle episodes, those of copying included."""
     soften_steps: int = 100
     """Further steps in which imperfect episodes are mixed in."""
     rows_per_step: int = 24

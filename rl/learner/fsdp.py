@@ -25,7 +25,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from polymath.model import checkpoint
-from polymath.model.hybrid import HybridForCausalLM
+from polymath.model.hybrid import HybridForCausalLM, IndexerStage
 from polymath.rl.learner.base import NonFiniteError, StateError
 from polymath.rl.learner.scorer import Scorer
 from polymath.rl.learner.shards import (
@@ -115,6 +115,8 @@ class FsdpRank:
             for batch in work.plan
         ]
         self._agree(_bad_rows(rows))
+        dense = self._optimizers.steps < self._spec.dense_steps
+        self._model.set_indexer_stage(IndexerStage.DENSE if dense else IndexerStage.SPARSE)
         self._optimizers.zero_grad()
         own, problems = StepSums(), []
         for index, batch in enumerate(batches):

@@ -56,6 +56,9 @@ class LearnerConfig(Section):
     """The rate at the end of a decay, relative to the peak."""
     indexer_coefficient: float = 1.0
     """Weight of the indexer's own KL loss, which alone trains the indexer."""
+    dense_steps: int = 0
+    """Steps at the start in which the sparse layers attend to everything while their indexers learn what
+    matters: selections of an untrained indexer hide what the policy should learn to look at."""
     router_bias_rate: float = 0.0
     """Step of the routers' balance bias against overloaded experts; 0 leaves the biases alone."""
     seed: int = 0

@@ -33,6 +33,7 @@ class RankSpec:
     temperature: float
     max_grad_norm: float
     indexer_coefficient: float
+    dense_steps: int
     router_bias_rate: float
     seed: int
     start_seconds: float
@@ -84,6 +85,7 @@ def rank_spec(
         temperature=temperature,
         max_grad_norm=config.max_grad_norm,
         indexer_coefficient=config.indexer_coefficient,
+        dense_steps=config.dense_steps,
         router_bias_rate=config.router_bias_rate,
         seed=config.seed,
         start_seconds=config.start_seconds,

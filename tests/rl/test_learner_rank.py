@@ -375,3 +375,13 @@ def test_the_published_file_holds_the_weights_and_its_digest(start, tmp_path):
     digest = rank.publish(str(tmp_path / "new" / "w.safetensors"))
     tensors = checkpoint.load_tensors(tmp_path / "new" / "w.safetensors")
     assert checkpoint.digest(tensors) == digest == checkpoint.digest(weights(rank))
+
+
+def test_sparse_layers_see_everything_in_the_dense_steps_only(start):
+    rows = make_rows(11, longest=40)  # longer than index_topk
+    sparse_loss = run_step(start(LEARNER), rows)[1]["loss/total"]
+    rank = start(LEARNER.replace(dense_steps=1))
+    assert run_step(rank, rows)[1]["loss/total"] != sparse_loss
+    assert rank._model.model.layers[1].self_attn.dense_stage
+    run_step(rank, rows)
+    assert not rank._model.model.layers[1].self_attn.dense_stage
