@@ -86,11 +86,11 @@ def test_an_absent_or_broken_file_is_named(tmp_path: Path, content: str | None) 
 
 
 def test_difference_to_a_checkpoint_names_the_field() -> None:
-    asked, found = ModelConfig(), ModelConfig(path="ckpt", index_topk=64)
+    asked, found = ModelConfig(), ModelConfig(path="ckpt", index_topk=32)
     asked.require_same(dataclasses.replace(asked, path="elsewhere"), "elsewhere")
     with pytest.raises(ModelConfigError) as caught:
         asked.require_same(found, "ckpt")
-    assert str(caught.value) == "ckpt: index_topk is 64, the configuration says 128"
+    assert str(caught.value) == "ckpt: index_topk is 32, the configuration says 64"
 
 
 def test_the_starter_is_packaged_beside_the_model() -> None:
