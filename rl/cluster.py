@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from polymath import environment
@@ -18,6 +19,7 @@ class ClusterError(PolymathError):
 def cluster(config: RayConfig) -> Iterator[None]:
     """Ray is up inside. A local cluster belongs to this process and ends with it."""
     address, object_store_bytes = config.address, config.object_store_bytes
+    connect_seconds = config.connect_seconds
     environment.apply()
     import ray
 
@@ -33,7 +35,10 @@ def cluster(config: RayConfig) -> Iterator[None]:
     else:
         options["address"] = address
     try:
-        ray.init(**options)
+        if address == "local":
+            ray.init(**options)
+        else:
+            _within(connect_seconds, lambda: ray.init(**options))
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ClusterError(f"Ray did not start (ray.address={address}): {first}") from error
@@ -41,3 +46,22 @@ def cluster(config: RayConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _within(seconds: float, connect: Callable[[], object]) -> None:
+    """Ray waits for minutes for what listens at an address and is no cluster; this does not."""
+    failures: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            connect()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within ray.connect_seconds={seconds:.0f} s")
+    if failures:
+        raise failures[0]

