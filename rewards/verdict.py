@@ -37,7 +37,9 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.trains:
             if self.reward is None or not math.isfinite(self.reward):
-                raise ValueError(f"a verdict {self.status} needs a finite reward, not {self.reward}")
+                raise ValueError(
+                    f"a verdict {self.status} needs a finite reward, not {self.reward}"
+                )
         elif self.reward is not None:
             raise ValueError(f"a verdict {self.status} has no reward, not {self.reward}")
 
