@@ -97,8 +97,9 @@ class Served:
     proof: WeightProof
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster():
+    """A cluster for one module: what comes after must find none."""
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
