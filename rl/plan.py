@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from polymath.envs import registry
+from polymath.envs.sandbox import BACKENDS
 from polymath.envs.types import DomainSpec
 from polymath.errors import UserError
 from polymath.rl.curriculum import MOST_HELD_OUT, Kind, kinds
@@ -29,7 +32,21 @@ def check(config: TrainConfig | SupervisedConfig) -> None:
     _at_least("rollout.workers", config.rollout.workers, 1)
     _at_least("rollout.concurrency", config.rollout.concurrency, 1)
     _at_least("rollout.retries", config.rollout.retries, 0)
+    _at_least("rollout.max_turn_tokens", config.rollout.max_turn_tokens, 1)
+    _at_least("checkpoint.every", config.checkpoint.every, 0)
     _at_least("checkpoint.keep", config.checkpoint.keep, 1)
+    _one_of("resume", config.resume, ("never", "auto"))
+    _one_of("rollout.truncated", config.rollout.truncated, ("floor", "drop"))
+    _one_of("engine.kind", config.engine.kind, ("vllm",))
+    _one_of("sandbox.backend", config.sandbox.backend, ("auto", *BACKENDS))
+    _within("rollout.temperature", config.rollout.temperature, 0.0, 100.0)
+    _within("rollout.top_p", config.rollout.top_p, 0.0, 1.0)
+    _within("learner.learning_rate", config.learner.learning_rate, 0.0, 10.0)
+    for domain, share in config.mixture.domains.items():
+        if not 0 <= share.weight < math.inf:
+            raise UserError(
+                f"mixture.domains.{domain}.weight={share.weight}: it must be a finite number, at least 0"
+            )
     seeds = config.evaluation.seeds_per_level
     _at_least("evaluation.seeds_per_level", seeds, 0)
     if seeds > MOST_HELD_OUT:
@@ -44,6 +61,16 @@ def check(config: TrainConfig | SupervisedConfig) -> None:
 def _at_least(key: str, value: int, least: int) -> None:
     if value < least:
         raise UserError(f"{key}={value}: it must be at least {least}")
+
+
+def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UserError(f"{key}={value}: it can be {', '.join(choices)}")
+
+
+def _within(key: str, value: float, above: float, most: float) -> None:
+    if not above < value <= most:
+        raise UserError(f"{key}={value}: it must be above {above:g} and at most {most:g}")
 
 
 def describe(config: TrainConfig | SupervisedConfig) -> str:

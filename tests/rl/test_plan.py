@@ -1,7 +1,9 @@
-from typing import Any
+import re
+from typing import Any, cast
 
 import pytest
 
+from polymath.configs import compose
 from polymath.errors import UserError
 from polymath.rl.plan import check
 from polymath.rl.schema import DemonstrationConfig, EvaluationConfig, SupervisedConfig, TrainConfig
@@ -37,3 +39,24 @@ def test_supervised_stages_need_data() -> None:
 def test_the_defaults_can_work() -> None:
     check(TrainConfig())
     check(SupervisedConfig())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("learner.learning_rate=nan", "learner.learning_rate=nan: it must be above 0"),
+        ("rollout.temperature=-1", "rollout.temperature=-1.0: it must be above 0"),
+        ("rollout.top_p=2", "rollout.top_p=2.0: it must be above 0 and at most 1"),
+        ("rollout.truncated=bar", "rollout.truncated=bar: it can be floor, drop"),
+        ("resume=banana", "resume=banana: it can be never, auto"),
+        ("sandbox.backend=foo", "sandbox.backend=foo: it can be auto, bubblewrap"),
+        ("engine.kind=foo", "engine.kind=foo: it can be vllm"),
+        ("mixture.domains.terminal/csv-join.weight=-3", "terminal/csv-join.weight=-3.0"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_before_anything_starts(
+    override: str, message: str
+) -> None:
+    composed = compose("train", ["experiment=quickstart", override])
+    with pytest.raises(UserError, match=re.escape(message)):
+        check(cast(TrainConfig, composed.config))
