@@ -15,7 +15,7 @@ import numpy as np
 from polymath.envs.types import DomainSpec
 from polymath.rl.advantages.base import Advantage
 from polymath.rl.collector import Batch
-from polymath.rollout.types import OutcomeKind
+from polymath.rollout.types import Outcome, OutcomeKind
 from polymath.rollout.worker import EpisodeSummary
 
 
@@ -102,14 +102,19 @@ class Credit:
         )
 
     def _reward(self, episode: EpisodeSummary) -> float | None:
-        match episode.outcome.kind:
-            case OutcomeKind.SCORED:
-                return episode.outcome.reward
-            case OutcomeKind.TRUNCATED:
-                floor = self._specs[episode.domain].reward_range[0]
-                return floor if self._truncated == "floor" else None
-            case OutcomeKind.INVALID | OutcomeKind.INFRASTRUCTURE_FAILED:
-                return None
+        floor = self._specs[episode.domain].reward_range[0]
+        return reward_of(episode.outcome, floor if self._truncated == "floor" else None)
+
+
+def reward_of(outcome: Outcome, truncated: float | None) -> float | None:
+    """The reward that an outcome counts with, ``truncated`` for a truncated one; None if it has none."""
+    match outcome.kind:
+        case OutcomeKind.SCORED:
+            return outcome.reward
+        case OutcomeKind.TRUNCATED:
+            return truncated
+        case OutcomeKind.INVALID | OutcomeKind.INFRASTRUCTURE_FAILED:
+            return None
 
 
 def _drop_reason(episode: EpisodeSummary) -> str:

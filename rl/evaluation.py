@@ -10,10 +10,10 @@ from typing import Any
 
 from polymath.errors import PolymathError
 from polymath.rl.collector import run_group
+from polymath.rl.credit import reward_of
 from polymath.rl.curriculum import HELD_OUT_STRIDE, Kind
 from polymath.rl.tracking.records import Evaluation
 from polymath.rollout.engine.base import SamplingSpec
-from polymath.rollout.types import OutcomeKind
 from polymath.rollout.worker import EpisodeSummary, GroupRequest
 
 
@@ -124,14 +124,8 @@ class Evaluator:
         ]
 
     def _reward(self, episode: EpisodeSummary) -> float | None:
-        match episode.outcome.kind:
-            case OutcomeKind.SCORED:
-                return episode.outcome.reward
-            case OutcomeKind.TRUNCATED:
-                floors = self._truncated_rewards
-                return None if floors is None else floors[episode.domain]
-            case OutcomeKind.INVALID | OutcomeKind.INFRASTRUCTURE_FAILED:
-                return None
+        floors = self._truncated_rewards
+        return reward_of(episode.outcome, None if floors is None else floors[episode.domain])
 
 
 def mean_over_domains(records: Sequence[Evaluation], mode: str) -> tuple[float, float]:
